@@ -1,4 +1,5 @@
-"""Strangers attack over the socket while an honest publisher and an honest consumer work.
+"""Strangers attack over the socket while an honest publisher and an honest consumer work: over plain
+connections, and over TLS to a server with users.
 
 These conditions must hold: the honest consumer gets every message once and in order, the stranger
 gets an error and loses its connection, and the server neither ends nor grows. Each attack prints
@@ -9,13 +10,19 @@ from __future__ import annotations
 
 import random
 import select
+import ssl
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import quire
+import quire.testing
+from quire.testing._server import write_users
 from support.server_process import ServerProcess
 from support.stranger import ERROR, LOGON, MESSAGE, Stranger, fields, frame, logon, publish, subscribe
 from support.waiting import PATIENCE, Deadline
@@ -33,15 +40,49 @@ GROWTH_MAX = 40 << 20
 LOGON_TIMEOUT = "60s"
 
 
+PASSWORD = "correct horse battery"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How honest clients and strangers reach the server."""
+
+    #: Settings of the transport, and of the server.
+    transport: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    #: The options of an honest client.
+    options: dict[str, Any] = field(default_factory=dict)
+    #: Of strangers that have passed the handshake, and their logon.
+    tls: ssl.SSLContext | None = None
+    logon: Callable[[], bytes] = logon
+
+
+@pytest.fixture(scope="module", params=["plain", "TLS and users"])
+def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Way:
+    if request.param == "plain":
+        return Way()
+    directory = tmp_path_factory.mktemp("access")
+    files = quire.testing.certificates(directory)
+    write_users(directory / "users.toml", {"anna": {"password": PASSWORD}})
+    return Way(
+        {"tls": files.server},
+        {"authentication": {"method": "users", "users_file": str(directory / "users.toml")}},
+        {"ssl": files.tls, "user": "anna", "password": PASSWORD},
+        ssl.create_default_context(cafile=files.ca),
+        partial(logon, user=b"anna", password=PASSWORD.encode()),
+    )
+
+
 @pytest.fixture
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerProcess]:
+def server(request: pytest.FixtureRequest, tmp_path: Path, way: Way) -> Iterator[ServerProcess]:
     """A server; its `logon_timeout` is the parameter."""
     transport = {
+        **way.transport,
         "max_message_size": MESSAGE_SIZE_MAX,
         "max_client_backlog": "1MB",
         "logon_timeout": getattr(request, "param", LOGON_TIMEOUT),
     }
-    with ServerProcess(tmp_path, transport=transport) as server:
+    with ServerProcess(tmp_path, transport=transport, **way.settings) as server:
         yield server
 
 
@@ -49,8 +90,9 @@ class Honest:
     """A publisher and a consumer at work while the block runs. Leaving it checks that nothing was
     lost or doubled."""
 
-    def __init__(self, server: ServerProcess) -> None:
+    def __init__(self, server: ServerProcess, way: Way) -> None:
         self._server = server
+        self._options = way.options
         self._published = 0
         self._stop = threading.Event()
         self._failure: BaseException | None = None
@@ -62,8 +104,9 @@ class Honest:
             publish_store=quire.PublishStore(size_max="1MB"),
             wait=True,
             connect_timeout=PATIENCE,
+            **self._options,
         )
-        self._consumer = quire.Client(self._server.url, wait=True, connect_timeout=PATIENCE)
+        self._consumer = quire.Client(self._server.url, wait=True, connect_timeout=PATIENCE, **self._options)
         self._subscription = self._consumer.subscribe("honest", bookmark=quire.EPOCH)
         self._resident_bytes = self._server.resident_bytes()
         self._thread = threading.Thread(target=self._publish)
@@ -87,7 +130,8 @@ class Honest:
 
     def publish_bytes(self, count: int) -> None:
         """Publishes `count` bytes to `flood`, in addition to the publishes of the thread."""
-        with quire.Client(self._server.url, publish_store=quire.PublishStore(size_max="1MB")) as flood:
+        store = quire.PublishStore(size_max="1MB")
+        with quire.Client(self._server.url, publish_store=store, **self._options) as flood:
             for _ in range(count // 4096):
                 flood.publish("flood", bytes(4096))
             flood.flush(timeout=PATIENCE)
@@ -103,28 +147,35 @@ class Honest:
             self._failure = error
 
 
-def connect(server: ServerProcess, *, logged_on: bool = False, receive_size: int | None = None) -> Stranger:
-    return Stranger(server.address, timeout=PATIENCE, logged_on=logged_on, receive_size=receive_size)
+def connect(
+    server: ServerProcess, way: Way, *, logged_on: bool = False, receive_size: int | None = None
+) -> Stranger:
+    stranger = Stranger(server.address, timeout=PATIENCE, receive_size=receive_size, tls=way.tls)
+    if logged_on:
+        stranger.send(way.logon())
+        assert stranger.frame() is not None
+    return stranger
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_random_bytes_end_the_connection_of_who_sent_them(server: ServerProcess, seed: int) -> None:
+def test_random_bytes_end_the_connection_of_who_sent_them(server: ServerProcess, way: Way, seed: int) -> None:
     dice = random.Random(seed)
-    with Honest(server):
+    with Honest(server, way):
         for _ in range(60):
-            with connect(server) as stranger:
+            with connect(server, way) as stranger:
                 # The length field of random bytes is above the limit nearly always.
                 stranger.send(dice.randbytes(dice.randrange(5, 5000)))
                 assert stranger.error() != 0
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_damaged_frames_after_a_logon_harm_nobody_else(server: ServerProcess, seed: int) -> None:
+def test_damaged_frames_after_a_logon_harm_nobody_else(server: ServerProcess, way: Way, seed: int) -> None:
     dice = random.Random(seed)
     frames = [publish(b"noise", b"x" * 50), subscribe(b"^noise"), subscribe(b"noise", b"0"), logon()]
-    with Honest(server):
-        for _ in range(150):
-            with connect(server, logged_on=True) as stranger:
+    with Honest(server, way):
+        # The check of a password takes its time.
+        for _ in range(150 if way.tls is None else 30):
+            with connect(server, way, logged_on=True) as stranger:
                 damaged = bytearray(b"".join(dice.choices(frames, k=5)))
                 for _ in range(dice.randrange(1, 6)):
                     damaged[dice.randrange(len(damaged))] = dice.randrange(256)
@@ -133,10 +184,10 @@ def test_damaged_frames_after_a_logon_harm_nobody_else(server: ServerProcess, se
 
 
 @pytest.mark.parametrize("server", ["3s"], indirect=True)
-def test_who_does_not_finish_its_logon_is_cut_off_in_time(server: ServerProcess) -> None:
-    whole = logon()
-    with Honest(server):
-        strangers = [connect(server) for _ in range(100)]
+def test_who_does_not_finish_its_logon_is_cut_off_in_time(server: ServerProcess, way: Way) -> None:
+    whole = way.logon()
+    with Honest(server, way):
+        strangers = [connect(server, way) for _ in range(100)]
         for number, stranger in enumerate(strangers):
             stranger.send(whole[: number % len(whole)])
         deadline = Deadline()
@@ -147,10 +198,10 @@ def test_who_does_not_finish_its_logon_is_cut_off_in_time(server: ServerProcess)
 
 
 @pytest.mark.parametrize("server", ["3s"], indirect=True)
-def test_who_sends_its_logon_byte_by_byte_gains_no_time(server: ServerProcess) -> None:
+def test_who_sends_its_logon_byte_by_byte_gains_no_time(server: ServerProcess, way: Way) -> None:
     # The field 128, which says who the client is, is as long as the frame before a logon may be.
     endless = frame(LOGON, fields((1, b"QUIR"), (2, b"\1\0"), (3, b"slow"), (128, bytes(60_000))))
-    with Honest(server), connect(server) as stranger:
+    with Honest(server, way), connect(server, way) as stranger:
         deadline = Deadline()
         # A byte each time the server has been silent for a while: all of them would take hours.
         for byte in endless:
@@ -164,15 +215,17 @@ def test_who_sends_its_logon_byte_by_byte_gains_no_time(server: ServerProcess) -
 @pytest.mark.parametrize("size", [MESSAGE_SIZE_MAX + FRAME_OVERHEAD_MAX + 1, 2**31, 2**32 - 1])
 @pytest.mark.parametrize("logged_on", [False, True])
 def test_a_huge_frame_is_refused_from_its_first_bytes(
-    server: ServerProcess, logged_on: bool, size: int
+    server: ServerProcess, way: Way, logged_on: bool, size: int
 ) -> None:
-    with Honest(server), connect(server, logged_on=logged_on) as stranger:
+    with Honest(server, way), connect(server, way, logged_on=logged_on) as stranger:
         stranger.send(struct.pack("<I", size))
         assert stranger.error() == MESSAGE_TOO_LARGE
 
 
-def test_a_subscriber_that_never_reads_is_cut_off_and_nobody_waits_for_it(server: ServerProcess) -> None:
-    with Honest(server) as honest, connect(server, logged_on=True, receive_size=4096) as stranger:
+def test_a_subscriber_that_never_reads_is_cut_off_and_nobody_waits_for_it(
+    server: ServerProcess, way: Way
+) -> None:
+    with Honest(server, way) as honest, connect(server, way, logged_on=True, receive_size=4096) as stranger:
         stranger.send(subscribe(b"flood"))
         assert stranger.frame() is not None
         honest.publish_bytes(64 << 20)
@@ -185,9 +238,9 @@ def test_a_subscriber_that_never_reads_is_cut_off_and_nobody_waits_for_it(server
         assert message is None or message == (ERROR, struct.pack("<HH", SLOW_CONSUMER, 0) + message[1][4:])
 
 
-def test_a_replay_that_nobody_reads_waits_without_growing(server: ServerProcess) -> None:
+def test_a_replay_that_nobody_reads_waits_without_growing(server: ServerProcess, way: Way) -> None:
     flood = 64 << 20
-    with Honest(server) as honest, connect(server, logged_on=True, receive_size=4096) as stranger:
+    with Honest(server, way) as honest, connect(server, way, logged_on=True, receive_size=4096) as stranger:
         honest.publish_bytes(flood)
         stranger.send(subscribe(b"flood", b"0"))
         honest.publish_bytes(flood)

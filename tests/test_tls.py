@@ -17,6 +17,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -315,6 +316,27 @@ def test_a_frame_as_long_as_a_record_of_tls_begins_is_no_handshake(server: Serve
     with Stranger(server.address, timeout=PATIENCE) as stranger:
         stranger.send(frame(1, bytes(0x0316 - 1)))
         assert stranger.error() == TLS_REQUIRED
+
+
+def test_refused_connections_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    strangers = 200
+
+    def counted() -> int:
+        lines = [record.message for record in caplog.records if record.message.startswith("TLS: ")]
+        return sum(int(line.split()[1]) if "more connections" in line else 1 for line in lines)
+
+    with quire.testing.server(tls=True) as server, caplog.at_level(logging.WARNING, "quire.server"):
+        host, port = server.url.removeprefix("quires://").split(":")
+        begun = time.monotonic()
+        for _ in range(strangers):
+            with Stranger((host, int(port)), timeout=PATIENCE) as stranger:
+                stranger.send(logon())
+                assert stranger.error() == TLS_REQUIRED
+        wait_until(lambda: counted() == strangers)
+        took = time.monotonic() - begun
+    lines = [record.message for record in caplog.records if record.message.startswith("TLS: ")]
+    assert len(lines) <= took + 2, "a line a second"
+    assert all("the client does not use TLS" in line for line in lines)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -99,10 +99,11 @@ def fields(*values: tuple[int, bytes]) -> bytes:
     return b"".join(struct.pack("<BI", tag, len(value)) + value for tag, value in values)
 
 
-def logon(name: bytes | None = None) -> bytes:
+def logon(name: bytes | None = None, *, user: bytes | None = None, password: bytes = b"") -> bytes:
     """Logs on with this client name; without one, with a name that no other connection of this
     process has."""
-    return frame(LOGON, fields((1, b"QUIR"), (2, b"\1\0"), (3, name or b"stranger-%d" % next(_numbers))))
+    given = [(1, b"QUIR"), (2, b"\1\0"), (3, name or b"stranger-%d" % next(_numbers))]
+    return frame(LOGON, fields(*given, *([] if user is None else [(4, user), (5, password)])))
 
 
 def publish(topic: bytes, data: bytes, sequence: int = 0) -> bytes:

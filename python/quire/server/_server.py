@@ -356,7 +356,7 @@ class Server:
             await self._loop.create_connection(lambda: link, target.host, target.port)
             return
         name = self.config.replication.destination[destination].tls_name(target)
-        secured = Secured(link, tls.context, server_name=name)
+        secured = Secured(link, tls, server_name=name)
         await self._loop.create_connection(lambda: secured, target.host, target.port)
         assert secured.established is not None
         try:
@@ -697,7 +697,7 @@ def _cannot_listen(address: Address, error: OSError, setting: str) -> OSError:
 
 def _secured(connection: _Connection, tls: Certificates | None, refusal: bytes = b"") -> asyncio.Protocol:
     """The protocol for a new socket of an address. `refusal`: the answer to a peer that does not use TLS."""
-    return connection if tls is None else Secured(connection, tls.context, refusal=refusal)
+    return connection if tls is None else Secured(connection, tls, refusal=refusal)
 
 
 def _url_of(listener: asyncio.Server, scheme: str) -> str:

@@ -141,6 +141,8 @@ class Certificates:
     def __init__(self, tls: ServerTLS | LinkTLS, what: str) -> None:
         self._tls = tls
         self._what = what
+        #: Connections whose lines were left out in this second, by the reasons of their ends.
+        self._left_out: dict[str, int] = {}
         self._seen = self._marks()
         self.context: ssl.SSLContext = self._load()
 
@@ -162,6 +164,24 @@ class Certificates:
             _log.warning("%s: the certificate was not changed: %s", self._what, error)
         else:
             _log.info("%s: new connections use the new certificate", self._what)
+
+    def log_refusal(self, peer: str, reason: str) -> None:
+        """Logs that a connection was closed: a line a second for each reason, so that a hostile peer
+        cannot fill the log."""
+        if reason in self._left_out:
+            self._left_out[reason] += 1
+            return
+        _log.warning("TLS: the connection of %s was closed: %s", peer, reason)
+        self._begin_second(reason)
+
+    def _begin_second(self, reason: str) -> None:
+        self._left_out[reason] = 0
+        asyncio.get_running_loop().call_later(1.0, self._end_second, reason)
+
+    def _end_second(self, reason: str) -> None:
+        if left_out := self._left_out.pop(reason):
+            _log.warning("TLS: %d more connections were closed in a second: %s", left_out, reason)
+            self._begin_second(reason)
 
     def _load(self) -> ssl.SSLContext:
         tls = self._tls
@@ -214,17 +234,18 @@ class Secured(asyncio.Protocol):
     def __init__(
         self,
         protocol: asyncio.Protocol,
-        context: ssl.SSLContext,
+        certificates: Certificates,
         *,
         refusal: bytes = b"",
         server_name: str | None = None,
     ) -> None:
         self._protocol = protocol
+        self._certificates = certificates
         self._is_server = server_name is None
         #: The answer to a peer that does not use TLS.
         self._refusal = refusal
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(
+        self._tls = certificates.context.wrap_bio(
             self._incoming, self._outgoing, server_side=self._is_server, server_hostname=server_name
         )
         self._transport: asyncio.Transport
@@ -343,7 +364,7 @@ class Secured(asyncio.Protocol):
             self.established.set_exception(ConnectionError(reason))
         peer = self._transport.get_extra_info("peername")
         place = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "?"
-        _log.warning("TLS: the connection of %s was closed: %s", place, reason)
+        self._certificates.log_refusal(place, reason)
         if self._transport.is_closing():
             return
         if self._transport.can_write_eof():
