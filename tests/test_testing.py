@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 import quire
 import quire.testing
-from support.waiting import PATIENCE
+from support.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture
@@ -133,3 +135,21 @@ def test_a_server_of_a_fixture_leaves_its_data_only_when_the_test_fails(tmp_path
     kept = {path.resolve().parent.name for path in tmp_path.glob("kept/*/quire-data")}
     assert len(kept) == 2
     assert all("Fals" in name for name in kept)
+
+
+def test_a_process_that_does_not_end_shows_its_stacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = tmp_path / "errors"
+    with (
+        errors.open("w") as file,
+        quire.testing.ServerProcess(tmp_path / "data", standard_error=file) as server,
+    ):
+        os.kill(server.pid, signal.SIGSTOP)
+        monkeypatch.setattr("quire.testing._server.START_TIMEOUT", 0.1)
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.terminate()
+        monkeypatch.undo()
+        os.kill(server.pid, signal.SIGCONT)
+        wait_until(lambda: "thread" in errors.read_text())
+        assert "_process.py" in errors.read_text(), "where the main thread waits"

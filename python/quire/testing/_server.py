@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import select
@@ -217,7 +218,12 @@ class ServerProcess:
     def _end(self, number: signal.Signals) -> int:
         process = self._running()
         process.send_signal(number)
-        status = process.wait(START_TIMEOUT)
+        try:
+            status = process.wait(START_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            # The standard error of the process then has the stacks of its threads.
+            process.send_signal(signal.SIGUSR1)
+            raise
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None
             pipe.close()
@@ -253,6 +259,7 @@ def serve(settings: str) -> None:
     """The program of a `ServerProcess`: serves until SIGTERM, or the end of its standard input,
     which is closed at the end of its parent."""
     stop = StopSignals(signal.SIGTERM)
+    faulthandler.register(signal.SIGUSR1)
 
     def stop_with_the_parent() -> None:
         sys.stdin.read()
