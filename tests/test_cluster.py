@@ -79,6 +79,7 @@ def test_one_of_three_instances_is_parted_from_the_others() -> None:
     with quire.testing.cluster(3, "async") as cluster, quire.Client(cluster[1].url, name="p") as client:
         cluster.partition(cluster[0])
         publish(client, 1)
+        client.flush(PATIENCE)
         # The links to it are not waited for.
         cluster.wait_until_replicated(PATIENCE)
         assert numbers_at(cluster[2].url) == [1]
