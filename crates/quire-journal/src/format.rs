@@ -234,6 +234,7 @@ pub(crate) const fn batch_size(body_size: usize) -> usize {
 }
 
 /// Bytes that the record takes in a batch.
+#[inline]
 pub(crate) fn record_size(record: &NewRecord<'_>) -> usize {
     let attributes = record.attributes.as_bytes();
     RECORD_HEADER_SIZE
@@ -256,26 +257,35 @@ pub(crate) fn put_record(
     let attributes = record.attributes.as_bytes();
     // As one array, because every append to the body checks for room.
     let mut head = [0; RECORD_HEADER_SIZE];
-    head[..4].copy_from_slice(&(size as u32).to_le_bytes());
+    put_at(&mut head, 0, (size as u32).to_le_bytes());
     head[4] = record.kind as u8;
     head[5] = record.message_type;
-    head[6..8].copy_from_slice(&(record.topic.len() as u16).to_le_bytes());
+    put_at(&mut head, 6, (record.topic.len() as u16).to_le_bytes());
     head[8] = record.correlation_id.len() as u8;
     head[FLAGS_AT] = if record.expiration_s.is_some() { FLAG_EXPIRATION } else { 0 };
-    head[10..12].copy_from_slice(&(attributes.len() as u16).to_le_bytes());
-    head[12..16].copy_from_slice(&record.expiration_s.unwrap_or(0).to_le_bytes());
-    head[16..24].copy_from_slice(&timestamp.0.to_le_bytes());
-    head[24..32].copy_from_slice(&record.publisher.0.to_le_bytes());
-    head[32..].copy_from_slice(&sequence.to_le_bytes());
+    put_at(&mut head, 10, (attributes.len() as u16).to_le_bytes());
+    put_at(&mut head, 12, record.expiration_s.unwrap_or(0).to_le_bytes());
+    put_at(&mut head, 16, timestamp.0.to_le_bytes());
+    put_at(&mut head, 24, record.publisher.0.to_le_bytes());
+    put_at(&mut head, 32, sequence.to_le_bytes());
     body.extend_from_slice(&head);
     body.extend_from_slice(record.topic.as_bytes());
     // Most records have neither. Even a copy of no bytes costs a call.
-    for part in [record.correlation_id, attributes] {
-        if !part.is_empty() {
-            body.extend_from_slice(part);
-        }
+    if !record.correlation_id.is_empty() {
+        body.extend_from_slice(record.correlation_id);
+    }
+    if !attributes.is_empty() {
+        body.extend_from_slice(attributes);
     }
     body.extend_from_slice(record.data);
+}
+
+/// Puts a number in its place: a store, also in a build that does not inline a copy.
+#[inline]
+fn put_at<const N: usize>(head: &mut [u8; RECORD_HEADER_SIZE], at: usize, number: [u8; N]) {
+    if let Some((place, _)) = head[at..].split_first_chunk_mut() {
+        *place = number;
+    }
 }
 
 /// Marks the record of `size` bytes at the end of the body as late.
@@ -286,8 +296,17 @@ pub(crate) fn mark_late(body: &mut [u8], size: usize) {
 
 /// Makes room for `size` more bytes. A body that has become large gets the space of a full one at
 /// once. So it is copied only once more, and no body takes more than four times its bytes.
+#[inline]
 fn make_room(body: &mut Vec<u8>, size: usize) {
-    if body.len() >= BATCH_BODY_TARGET / 4 && body.capacity() - body.len() < size {
+    if body.capacity() - body.len() < size {
+        grow(body, size);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn grow(body: &mut Vec<u8>, size: usize) {
+    if body.len() >= BATCH_BODY_TARGET / 4 {
         body.reserve_exact(size.max(BATCH_BODY_TARGET.saturating_sub(body.len())));
     } else {
         body.reserve(size);

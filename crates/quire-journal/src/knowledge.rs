@@ -217,8 +217,11 @@ pub(crate) struct Knowledge {
     places: HashTable<u32>,
     /// In the order in which they came.
     chunks: Vec<Vec<Known>>,
-    /// The place that was searched for last. Many records follow others of their publisher.
+    /// The place of the publisher that was searched for, or added, last. Many records follow others
+    /// of their publisher.
     last: usize,
+    /// This publisher. It has no meaning while no publisher is known.
+    last_publisher: PublisherId,
 }
 
 #[inline]
@@ -235,12 +238,11 @@ impl Knowledge {
 
     #[inline]
     pub fn find_mut(&mut self, publisher: PublisherId) -> Option<&mut Known> {
-        let last =
-            self.chunks.get(self.last / CHUNK_COUNT).and_then(|chunk| chunk.get(self.last % CHUNK_COUNT));
-        if last.is_none_or(|last| last.publisher != publisher) {
+        if publisher != self.last_publisher {
             self.last = self.place_of(publisher)?;
+            self.last_publisher = publisher;
         }
-        Some(&mut self.chunks[self.last / CHUNK_COUNT][self.last % CHUNK_COUNT])
+        self.chunks.get_mut(self.last / CHUNK_COUNT)?.get_mut(self.last % CHUNK_COUNT)
     }
 
     fn place_of(&self, publisher: PublisherId) -> Option<usize> {
@@ -265,6 +267,7 @@ impl Knowledge {
         let chunks = &mut self.chunks;
         let place = chunks.last().map_or(0, |last| (chunks.len() - 1) * CHUNK_COUNT + last.len());
         let hash = hash_of(known.publisher);
+        (self.last, self.last_publisher) = (place, known.publisher);
         let of = |place: &u32| {
             hash_of(chunks[*place as usize / CHUNK_COUNT][*place as usize % CHUNK_COUNT].publisher)
         };

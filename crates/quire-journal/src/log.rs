@@ -101,10 +101,14 @@ impl Log {
     /// Why it does not.
     #[inline]
     pub fn check(&self) -> Result<(), JournalError> {
-        match self.failure.get() {
-            None => Ok(()),
-            Some(failure) => Err(failure.clone()),
-        }
+        if self.failure.get().is_some() { self.refuse() } else { Ok(()) }
+    }
+
+    /// Separate from [`Log::check`], so that the check is inlined.
+    #[cold]
+    #[inline(never)]
+    fn refuse(&self) -> Result<(), JournalError> {
+        self.failure().map_or(Ok(()), Err)
     }
 
     pub fn failure(&self) -> Option<JournalError> {

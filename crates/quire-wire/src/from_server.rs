@@ -210,7 +210,10 @@ fn put_head<const ADDITIONS: bool>(message: &Message<'_>, data_size: usize, out:
         + message.topic.len()
         + message.correlation_id.len()
         + message.data.len();
-    out.reserve(LENGTH_SIZE + size - message.data.len() + data_size);
+    let needed = LENGTH_SIZE + size - message.data.len() + data_size;
+    if out.capacity() - out.len() < needed {
+        out.reserve(needed);
+    }
     let (publisher, sequence) = message.bookmark.unwrap_or((0, 0));
     let queued_flags =
         |queued: Queued<'_>| FLAG_QUEUED | if queued.queue.is_some() { FLAG_QUEUE_NAME } else { 0 };
@@ -235,7 +238,10 @@ fn put_head<const ADDITIONS: bool>(message: &Message<'_>, data_size: usize, out:
         put_additions(message, out);
     }
     out.extend_from_slice(message.topic);
-    out.extend_from_slice(message.correlation_id);
+    // Even a copy of no bytes costs a call.
+    if !message.correlation_id.is_empty() {
+        out.extend_from_slice(message.correlation_id);
+    }
 }
 
 /// Puts a number in its place: a store, also in a build that does not inline a copy.

@@ -682,23 +682,33 @@ fn check_room(log: &Log, size: usize, limit_bytes: usize) -> Result<(), JournalE
 }
 
 /// The size of the record in a batch.
+#[inline]
 fn checked_size(record: &NewRecord<'_>) -> Result<usize, JournalError> {
+    let size = record_size(record);
+    let is_accepted = record.topic.len() <= usize::from(u16::MAX)
+        && record.correlation_id.len() <= usize::from(u8::MAX)
+        && size <= RECORD_SIZE_MAX
+        && record.kind != RecordKind::Delete;
+    if is_accepted { Ok(size) } else { checked_part(record, size) }
+}
+
+/// Separate from [`checked_size`], so that most records are checked without a call.
+#[cold]
+#[inline(never)]
+fn checked_part(record: &NewRecord<'_>, size: usize) -> Result<usize, JournalError> {
     let bad = |option, reason: String| Err(JournalError::BadOption { option, reason });
+    let above = |size, limit| format!("{size} bytes, the limit is {limit}");
     if record.topic.len() > usize::from(u16::MAX) {
-        return bad("topic", format!("{} bytes, the limit is {}", record.topic.len(), u16::MAX));
+        return bad("topic", above(record.topic.len(), usize::from(u16::MAX)));
     }
     if record.correlation_id.len() > usize::from(u8::MAX) {
-        return bad(
-            "correlation_id",
-            format!("{} bytes, the limit is {}", record.correlation_id.len(), u8::MAX),
-        );
+        return bad("correlation_id", above(record.correlation_id.len(), usize::from(u8::MAX)));
     }
     if record.kind == RecordKind::Delete && DeletedKeys::from_bytes(record.data).is_none() {
         return bad("data", "the data of a delete is not a list of keys".into());
     }
-    let size = record_size(record);
     if size > RECORD_SIZE_MAX {
-        return bad("data", format!("{} bytes, the limit is {RECORD_SIZE_MAX}", record.data.len()));
+        return bad("data", above(record.data.len(), RECORD_SIZE_MAX));
     }
     Ok(size)
 }
