@@ -1,17 +1,17 @@
-//! One connection of a client: a partly received frame, the replies, and the timers.
+//! One connection of a client: a partly received frame, the messages, the replies about the
+//! connection itself, and the timers. `replies.rs` takes the other replies.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quire_types::{Bookmark, PublisherId, Secret};
+use quire_types::Secret;
 
-use super::command::CommandId;
-use super::leases::{Key, Unwanted};
+use super::lease::Lease;
+use super::leases::Unwanted;
 use super::message::Message;
-use super::subscription::CaughtUp;
 use super::{ClientConfig, ClientCore, ConnectionState, Event, Failure};
-use quire_command::{AckKind, Code, Command, Logon, Reply};
+use quire_command::{Code, Command, Logon, Reply};
 use quire_types::time::Instant;
 use quire_wire::{
     Decode, Encode, Inbox, LOGON_FRAME_SIZE_MAX, RawFrame, SERVER_FRAME_SIZE_MAX, VERSION, WireError,
@@ -107,126 +107,18 @@ impl Connection {
             return Err(WireError::Malformed { frame: "first frame", field: "kind" });
         }
         if let Reply::Message(message) = &frame {
-            let ClientCore { leases, subscriptions, .. } = core;
-            let lease = match &message.queued {
-                Some(queued) => {
-                    // The end of a subscription returns its messages.
-                    let Some(custody) = subscriptions.custody(message.subscription) else { return Ok(()) };
-                    let queue = || subscriptions.queue(message.subscription).cloned();
-                    let arrived = self.unread_since.unwrap_or(now);
-                    match leases.received(arrived, message, queued, custody, queue) {
-                        Ok(lease) => lease,
-                        Err(Unwanted) => return Ok(()),
-                    }
-                }
-                None => None,
-            };
-            run.push(Message::new(shared(bytes, raw.body), message, lease), core);
+            if let Ok(lease) = self.lease_of(now, message, core) {
+                run.push(Message::new(shared(bytes, raw.body), message, lease), core);
+            }
             return Ok(());
         }
         run.end(core);
         match frame {
-            Reply::Message(_) | Reply::Heartbeat => (),
-            Reply::LeaseLost { subscription, reason, publisher, sequence, queue } => {
-                let ClientCore { leases, subscriptions, events, .. } = core;
-                let bookmark = Bookmark { publisher: PublisherId(publisher), sequence };
-                let queue = queue.map(Arc::from).or_else(|| subscriptions.queue(subscription).cloned());
-                if let Some(queue) = queue {
-                    leases.lost(&Key { subscription, bookmark, queue }, reason, events);
-                }
-            }
-            Reply::Stats { command, json } => {
-                let ClientCore { commands, subscriptions, events, .. } = core;
-                let command = CommandId(command);
-                events.push_back(Event::JsonReply { command, json: json.to_owned() });
-                commands.answered(command, Ok(()), subscriptions, events);
-            }
-            Reply::JournalFile { command, json } => {
-                core.events
-                    .push_back(Event::JsonReply { command: CommandId(command), json: json.to_owned() });
-            }
-            Reply::Persisted { sequence } => core.persisted_up_to(sequence),
-            Reply::Ack(ack) => {
-                let result = match ack.code {
-                    Code::Ok => Ok(()),
-                    code => {
-                        Err(Failure { code: code.into(), reason: ack.reason.to_owned(), column: ack.detail })
-                    }
-                };
-                match ack.kind {
-                    AckKind::Completed => {
-                        let subscription = ack.subscription;
-                        match core.subscriptions.completed(subscription) {
-                            CaughtUp::Requested => {
-                                core.events.push_back(Event::Completed { subscription, total: None });
-                            }
-                            CaughtUp::Again => (),
-                            CaughtUp::Query => {
-                                let total = Some(ack.detail.into());
-                                core.events.push_back(Event::Completed { subscription, total });
-                                core.events.push_back(Event::Ended { subscription, failure: None });
-                            }
-                            CaughtUp::Records => core.ask_about_lost(subscription),
-                            CaughtUp::Question => core.finish_question(subscription),
-                        }
-                    }
-                    AckKind::Received => (),
-                    AckKind::Processed
-                        if core.leases.answered(ack.command, result.is_ok().then_some(ack.detail)) => {}
-                    AckKind::Processed | AckKind::Persisted => {
-                        let command = CommandId(ack.command);
-                        match result {
-                            Err(failure) if !core.commands.is_waiting(command) => {
-                                core.refused_later(command, failure);
-                            }
-                            result => {
-                                let ClientCore { commands, subscriptions, events, .. } = core;
-                                if result.is_ok() {
-                                    let replacement = commands.replacement(command);
-                                    if let Some(number) = commands.entered_number(command)
-                                        && !ack.reason.is_empty()
-                                    {
-                                        events.extend(subscriptions.note(number, replacement, ack.reason));
-                                    }
-                                    events.extend(subscriptions.entered(
-                                        ack.subscription,
-                                        replacement,
-                                        ack.detail,
-                                    ));
-                                    if commands.awaits_count(command) {
-                                        events.push_back(Event::JsonReply {
-                                            command,
-                                            json: ack.detail.to_string(),
-                                        });
-                                    }
-                                }
-                                commands.answered(command, result, subscriptions, events);
-                                core.leases.confirmed(core.commands.durable_count());
-                            }
-                        }
-                    }
-                }
-            }
+            Reply::Heartbeat => (),
             Reply::LoggedOn(logged_on) => {
                 core.reach_instance(logged_on.instance);
                 self.frame_size_max = SERVER_FRAME_SIZE_MAX;
                 core.logged_on(now, &logged_on);
-            }
-            Reply::PublishFailed { sequence, code, scope, reason } => {
-                core.publish_failed(sequence, scope, Failure::new(code, reason));
-            }
-            Reply::ResumePosition { publisher, sequence, subscriptions } => {
-                let bookmark = Bookmark { publisher: PublisherId(publisher), sequence };
-                for subscription in subscriptions.iter() {
-                    core.subscriptions.told(subscription, bookmark, &core.instance);
-                }
-            }
-            Reply::SubscriptionEnded { subscription, code, reason } => {
-                core.leases.ended(subscription);
-                if core.subscriptions.remove(subscription) {
-                    let failure = (code != Code::Ok).then(|| Failure::new(code, reason));
-                    core.events.push_back(Event::Ended { subscription, failure });
-                }
             }
             Reply::Error { code, reason } => {
                 if ends_for_good(code) || (!core.is_up() && *core.state() == ConnectionState::Connecting) {
@@ -235,8 +127,29 @@ impl Connection {
                 core.ending();
                 core.events.push_back(Event::ConnectionEnded { reason: reason.to_owned() });
             }
+            reply => core.take_reply(reply),
         }
         Ok(())
+    }
+
+    /// The lease of a message; `None` when it has none.
+    ///
+    /// # Errors
+    /// The program must not see the message.
+    #[inline]
+    fn lease_of(
+        &self,
+        now: Instant,
+        message: &quire_command::Message<'_>,
+        core: &mut ClientCore,
+    ) -> Result<Option<Arc<Lease>>, Unwanted> {
+        let Some(queued) = &message.queued else { return Ok(None) };
+        let ClientCore { leases, subscriptions, .. } = core;
+        // The end of a subscription returns its messages.
+        let custody = subscriptions.custody(message.subscription).ok_or(Unwanted)?;
+        let queue = || subscriptions.queue(message.subscription).cloned();
+        let arrived = self.unread_since.unwrap_or(now);
+        leases.received(arrived, message, queued, custody, queue)
     }
 
     /// The client does not read for now. The server does not count as silent.

@@ -36,6 +36,7 @@ mod publish;
 mod queues;
 mod receipt;
 mod reconnect;
+mod replies;
 mod resume_position;
 mod subscription;
 mod view;

@@ -89,60 +89,70 @@ impl Queues {
 
 /// Helpers.
 impl Queues {
+    /// Returns whether it had an effect.
     fn settle_one(&mut self, queue: u32, connection: ConnectionId, verdict: Verdict, position: u64) -> bool {
-        let slot = self.lease_on(queue, position);
-        let state = &mut self.queues[queue as usize];
-        let strict = state.config.leasing == Leasing::Strict;
-        if let Some(slot) = slot {
-            let Lease { subscription, taken, is_recorded, .. } = *self.leases.get(slot);
-            let is_own = self.subscriptions[subscription as usize].connection == connection;
-            // Only the holder gives a message back: a late cancel must not take it from the next
-            // holder, which is at work.
-            if !is_own && (strict || verdict.gives_back()) {
-                return false;
-            }
-            if !is_own && !taken {
-                self.lose(slot, LostCause::Settled);
-                self.note_end(slot, LeaseEventKind::Lost);
-            }
-            match verdict {
-                _ if taken => drop(self.take_lease(slot)),
-                Verdict::Cancel => self.fail(slot, LeaseEventKind::Cancelled),
-                Verdict::CancelWithDelay { delay_ms } => {
-                    let delay_ns = delay_ms.saturating_mul(1_000_000);
-                    self.give_back(slot, LeaseEventKind::Cancelled, Some(delay_ns));
-                }
-                Verdict::Release => self.fail(slot, LeaseEventKind::Released),
-                Verdict::Acknowledge => {
-                    let lease = self.take_lease(slot);
-                    let bookmark = self.remove(queue, lease.ordinal, position, ChangeKind::Acknowledged);
-                    let message = (position, bookmark);
-                    match is_own {
-                        true => self.note_if(
-                            is_recorded,
-                            queue,
-                            message,
-                            connection,
-                            LeaseEventKind::Acknowledged,
-                        ),
-                        false => self.note(queue, message, connection, LeaseEventKind::AcknowledgedUnheld),
-                    }
-                }
-                Verdict::Expire => {
-                    let Ended { ordinal, deliveries, cancels, .. } = self.take_lease(slot);
-                    let reasons = Reasons::FORCED_EXPIRE;
-                    let message = (position, self.expire(queue, ordinal, reasons, deliveries, cancels));
-                    match is_own {
-                        true => {
-                            self.note_if(is_recorded, queue, message, connection, LeaseEventKind::Expired);
-                        }
-                        false => self.note(queue, message, connection, LeaseEventKind::ExpiredUnheld),
-                    }
-                }
-            }
-            return true;
+        match self.lease_on(queue, position) {
+            Some(slot) => self.settle_leased(slot, connection, verdict),
+            None => self.settle_unleased(queue, connection, verdict, position),
         }
-        if strict || verdict.gives_back() {
+    }
+
+    #[inline]
+    fn settle_leased(&mut self, slot: u32, connection: ConnectionId, verdict: Verdict) -> bool {
+        let Lease { queue, subscription, position, taken, is_recorded, .. } = *self.leases.get(slot);
+        let strict = self.queues[queue as usize].config.leasing == Leasing::Strict;
+        let is_own = self.subscriptions[subscription as usize].connection == connection;
+        // Only the holder gives a message back: a late cancel must not take it from the next
+        // holder, which is at work.
+        if !is_own && (strict || verdict.gives_back()) {
+            return false;
+        }
+        if !is_own && !taken {
+            self.lose(slot, LostCause::Settled);
+            self.note_end(slot, LeaseEventKind::Lost);
+        }
+        match verdict {
+            _ if taken => drop(self.take_lease(slot)),
+            Verdict::Cancel => self.fail(slot, LeaseEventKind::Cancelled),
+            Verdict::CancelWithDelay { delay_ms } => {
+                let delay_ns = delay_ms.saturating_mul(1_000_000);
+                self.give_back(slot, LeaseEventKind::Cancelled, Some(delay_ns));
+            }
+            Verdict::Release => self.fail(slot, LeaseEventKind::Released),
+            Verdict::Acknowledge => {
+                let lease = self.take_lease(slot);
+                let bookmark = self.remove(queue, lease.ordinal, position, ChangeKind::Acknowledged);
+                let message = (position, bookmark);
+                match is_own {
+                    true => {
+                        self.note_if(is_recorded, queue, message, connection, LeaseEventKind::Acknowledged);
+                    }
+                    false => self.note(queue, message, connection, LeaseEventKind::AcknowledgedUnheld),
+                }
+            }
+            Verdict::Expire => {
+                let Ended { ordinal, deliveries, cancels, .. } = self.take_lease(slot);
+                let reasons = Reasons::FORCED_EXPIRE;
+                let message = (position, self.expire(queue, ordinal, reasons, deliveries, cancels));
+                match is_own {
+                    true => self.note_if(is_recorded, queue, message, connection, LeaseEventKind::Expired),
+                    false => self.note(queue, message, connection, LeaseEventKind::ExpiredUnheld),
+                }
+            }
+        }
+        true
+    }
+
+    /// Settles a message that waits, or that is not active yet.
+    fn settle_unleased(
+        &mut self,
+        queue: u32,
+        connection: ConnectionId,
+        verdict: Verdict,
+        position: u64,
+    ) -> bool {
+        let state = &mut self.queues[queue as usize];
+        if state.config.leasing == Leasing::Strict || verdict.gives_back() {
             return false;
         }
         let Some(ordinal) = state.messages.find(position) else {

@@ -150,6 +150,25 @@ enum Route {
     Closed,
 }
 
+impl Route {
+    /// The channel to the writer. Starts its thread, if it has one.
+    fn new(writer: Writer, drive: Drive, flush_interval: Duration) -> io::Result<Self> {
+        let by_hand = match drive {
+            Drive::Thread => {
+                let (orders, inbox) = unbounded();
+                let writer = Arc::new(Shared::new(writer, flush_interval));
+                let its_writer = writer.clone();
+                let thread = std::thread::Builder::new().name("quire-writer".into());
+                let thread = thread.spawn(move || writer::run(&its_writer, &inbox))?;
+                return Ok(Route::Thread { orders, writer, thread: Some(thread) });
+            }
+            Drive::AtSubmit => false,
+            Drive::ByHand => true,
+        };
+        Ok(Route::Inline { writer: Box::new(writer), waiting: Vec::new(), by_hand })
+    }
+}
+
 impl Journal {
     /// Opens, or begins, the journal in a directory. Recovers it first, and calls `on_progress`
     /// meanwhile.
@@ -245,39 +264,15 @@ impl Journal {
         if summary.flags == FLAG_CLOSED {
             writer.mark(FLAG_OPENED)?;
         }
-        let route = match drive {
-            Drive::Thread => {
-                let (orders, inbox) = unbounded();
-                let writer = Arc::new(Shared::new(writer, options.flush_interval));
-                let its_writer = writer.clone();
-                let thread = std::thread::Builder::new().name("quire-writer".into());
-                let thread = thread.spawn(move || writer::run(&its_writer, &inbox));
-                Route::Thread {
-                    orders,
-                    writer,
-                    thread: Some(thread.map_err(|error| system("starting a thread", error))?),
-                }
-            }
-            Drive::AtSubmit | Drive::ByHand => Route::Inline {
-                writer: Box::new(writer),
-                waiting: Vec::new(),
-                by_hand: matches!(drive, Drive::ByHand),
-            },
-        };
-        let last_timestamp = log
-            .segments
-            .read()
-            .iter()
-            .map(|segment| segment.summary().last_timestamp)
-            .max()
-            .unwrap_or_default();
+        let last_timestamp = log.segments.read().iter().map(|segment| segment.summary().last_timestamp).max();
         let journal = Journal {
+            route: Route::new(writer, drive, options.flush_interval)
+                .map_err(|error| system("starting a thread", error))?,
             log,
-            route,
             closed: Vec::new(),
             open: NewBatch::default(),
             appended: summary.last,
-            last_timestamp,
+            last_timestamp: last_timestamp.unwrap_or_default(),
             knowledge: recovered.knowledge,
             unpersisted_size_max: options.unpersisted_size_max,
             _lock: Some(lock),
