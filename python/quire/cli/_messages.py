@@ -162,30 +162,9 @@ _WITHOUT_RULES = frozenset({"ack", "filter", "bookmark", "select", "count", "tim
 def subscribe(topic: str, options: SubscribeOptions, *, url: str | None, as_json: bool) -> int:
     count, ack, sow, delta = options.count, options.ack, options.sow, options.delta
     style: Format = "json" if as_json else options.format
-    said = given(options)
-    check_count(count)
+    said = _checked(options)
     patience = None if options.timeout is None else _seconds(options.timeout, "--timeout")
-    begin = None
-    if options.bookmark is not None:
-        begin = said["bookmark"] = range_to_core(options.bookmark, "--bookmark", keeps_place=False)
-    if options.keys is not None and not sow:
-        # The rules also allow keys with a bookmark alone: a subscription to records continues so.
-        raise quire.ConfigError("it requires --sow", key="--keys")
-    _quire.check_options([option for option in said if option not in _WITHOUT_RULES], True, begin)
-    if ack and begin is not None:
-        raise quire.ConfigError(
-            "it does not go together with --ack: it reads the log, not a queue", key="--bookmark"
-        )
-    if ack and options.max_backlog == 0:
-        raise quire.ConfigError("with 0, a queue delivers no messages to --ack", key="--max-backlog")
-    if ack and (sow or delta):
-        reason = f"it does not go together with {'--sow' if sow else '--delta'}"
-        raise quire.ConfigError(reason, key="--ack")
-    if options.conflation is not None:
-        said["conflation"] = seconds(options.conflation, "--conflation")
-    if options.keys is not None:
-        said["keys"] = _keys(options.keys)
-    browses = not ack and begin is None and not sow and not delta
+    browses = not ack and options.bookmark is None and not sow and not delta
     connect_timeout = CONNECT_TIMEOUT if patience is None else min(patience, CONNECT_TIMEOUT)
     with connect(url, connect_timeout=connect_timeout) as client:
         if browses and _is_queue(client, topic):
@@ -222,28 +201,71 @@ def subscribe(topic: str, options: SubscribeOptions, *, url: str | None, as_json
                 f"{topic} also matches {counted(len(queues), 'queue')}: {names}. Messages of topics with these names are not "
                 f"shown: consumers take them. quire subscribe {queues[0]} shows them"
             )
-        shown = 0
-        reminder = _reminder(topic)
-        while count is None or shown < count:
-            try:
-                message = subscription.get(timeout=patience)
-            except quire.DisconnectedError:
-                if count is None and client.state == "connected":
-                    break  # the end of a range
-                raise
-            except TimeoutError:
-                if count is None:
-                    break
-                raise TimeoutError(
-                    f"{shown} of {counted(count, 'message')} came, and nothing for {patience:g} s"
-                ) from None
-            reminder.cancel()
-            print_message(message, style, is_first=shown == 0)
-            shown += 1
+        for message in _until_end(client, subscription, count, patience, _reminder(topic), style):
             if ack:
                 message.ack()
-        reminder.cancel()
     return 0
+
+
+def _checked(options: SubscribeOptions) -> dict[str, Any]:
+    """Returns the options that were given, with values for the client. Raises `ConfigError` for those that do not go together."""
+    said = given(options)
+    check_count(options.count)
+    begin = None
+    if options.bookmark is not None:
+        begin = said["bookmark"] = range_to_core(options.bookmark, "--bookmark", keeps_place=False)
+    if options.keys is not None and not options.sow:
+        # The rules also allow keys with a bookmark alone: a subscription to records continues so.
+        raise quire.ConfigError("it requires --sow", key="--keys")
+    _quire.check_options([option for option in said if option not in _WITHOUT_RULES], True, begin)
+    if options.ack:
+        if begin is not None:
+            reason = "it does not go together with --ack: it reads the log, not a queue"
+            raise quire.ConfigError(reason, key="--bookmark")
+        if options.max_backlog == 0:
+            raise quire.ConfigError("with 0, a queue delivers no messages to --ack", key="--max-backlog")
+        if options.sow or options.delta:
+            reason = f"it does not go together with {'--sow' if options.sow else '--delta'}"
+            raise quire.ConfigError(reason, key="--ack")
+    if options.conflation is not None:
+        said["conflation"] = seconds(options.conflation, "--conflation")
+    if options.keys is not None:
+        said["keys"] = _keys(options.keys)
+    return said
+
+
+def _until_end(
+    client: quire.Client,
+    subscription: quire.Subscription,
+    count: int | None,
+    patience: float | None,
+    reminder: threading.Timer,
+    style: Format,
+) -> Iterator[quire.Message]:
+    """Prints messages, up to `count` of them, and yields each one that was printed.
+
+    Ends after a range, and `patience` seconds after the last message. Raises `TimeoutError` if `count` messages
+    were expected then.
+    """
+    shown = 0
+    while count is None or shown < count:
+        try:
+            message = subscription.get(timeout=patience)
+        except quire.DisconnectedError:
+            if count is None and client.state == "connected":
+                break  # the end of a range
+            raise
+        except TimeoutError:
+            if count is None:
+                break
+            raise TimeoutError(
+                f"{shown} of {counted(count, 'message')} came, and nothing for {patience:g} s"
+            ) from None
+        reminder.cancel()
+        print_message(message, style, is_first=shown == 0)
+        shown += 1
+        yield message
+    reminder.cancel()
 
 
 def _seconds(text: str, key: str) -> float:

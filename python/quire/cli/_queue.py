@@ -223,29 +223,16 @@ def redrive(
     check_count(count)
     place = url or default_url()
     done = left = refused = 0
-    #: The topics that are published to, and whether their publishers supply keys.
-    topics: dict[str, bool] = {}
     with connect(place) as client:
         # Limited to the letters in the queue now: a message that fails again would otherwise be
         # published endlessly.
-        try:
-            figures = client.queue_stats(queue)[queue]
-        except quire.UnknownQueueError:
-            over = [name for name, each in client.queue_stats().items() if each.get("takes_dead_letters")]
-            if not over:
-                raise
-            names = ", ".join(map(repr, over))
-            reason = f"no queue has the name {queue!r}; redrive takes the name of a queue over a dead letter topic: {names}"
-            raise quire.UnknownQueueError(reason) from None
-        if not figures.get("takes_dead_letters", True):
-            raise quire.ConfigError(
-                f"{queue!r} is not over the dead_letter_topic of any queue: its messages are not dead letters; nothing was taken"
-            )
-        most = figures["depth"] if count is None else min(figures["depth"], count)
+        depth = _count_of_letters(client, queue)
+        most = depth if count is None else min(depth, count)
         # Reads the letters without taking them: a message that is taken and returned counts as
         # delivered.
         for waiting in client.sow(queue, filter=filter, top_n=min(most, REDRIVE_BACKLOG)):
             _content(waiting)
+        put_back = _Publishing(client, place, queue, to)
         with client.subscribe(queue, filter=filter, max_backlog=REDRIVE_BACKLOG) as letters:
             while done < most and left + refused < REDRIVE_BACKLOG:
                 letter = _next(client, letters, queue)
@@ -255,21 +242,8 @@ def redrive(
                 if found is None:
                     left += 1  # It is released when the subscription ends.
                     continue
-                topic, data, key = found
-                target = topic if to is None else to
-                if target not in topics:
-                    topics[target] = takes_keys(client, target)
                 try:
-                    with quire.Client(place, name=f"redrive {queue} {letter.bookmark}") as publisher:
-                        publisher.publish(
-                            target,
-                            data,
-                            sequence=1,
-                            correlation_id=letter.correlation_id,
-                            headers=letter.headers,
-                            sow_key=key if topics[target] else None,
-                        )
-                        publisher.flush()
+                    put_back(letter, *found)
                 except _REFUSALS as error:
                     # The others do not wait for a letter whose message the server does not take.
                     note(f"letter {letter.bookmark} was not put back: {error}")
@@ -285,6 +259,54 @@ def redrive(
         unwanted = f", {counted(refused, 'was', 'were')} refused" if refused else ""
         say(f"{counted(done, 'dead letter')} put back from {queue}{unusable}{unwanted}")
     return 1 if left or refused else 0
+
+
+def _count_of_letters(client: quire.Client, queue: str) -> int:
+    """Returns the number of messages of a queue. Raises an error when they are not dead letters."""
+    try:
+        figures = client.queue_stats(queue)[queue]
+    except quire.UnknownQueueError:
+        over = [name for name, each in client.queue_stats().items() if each.get("takes_dead_letters")]
+        if not over:
+            raise
+        names = ", ".join(map(repr, over))
+        reason = f"no queue has the name {queue!r}; redrive takes the name of a queue over a dead letter topic: {names}"
+        raise quire.UnknownQueueError(reason) from None
+    if not figures.get("takes_dead_letters", True):
+        raise quire.ConfigError(
+            f"{queue!r} is not over the dead_letter_topic of any queue: its messages are not dead letters; nothing was taken"
+        )
+    depth: int = figures["depth"]
+    return depth
+
+
+class _Publishing:
+    """Publishes the messages of dead letters again, and waits until each of them is persisted."""
+
+    def __init__(self, client: quire.Client, place: str, queue: str, to: str | None) -> None:
+        self._client = client
+        self._place = place
+        self._queue = queue
+        self._to = to
+        #: The topics that are published to, and whether their publishers supply keys.
+        self._topics: dict[str, bool] = {}
+
+    def __call__(self, letter: quire.Message, topic: str, data: bytes, key: str | None) -> None:
+        target = topic if self._to is None else self._to
+        if target not in self._topics:
+            self._topics[target] = takes_keys(self._client, target)
+        # The name is that of the letter, so the server drops the message when it has it already.
+        name = f"redrive {self._queue} {letter.bookmark}"
+        with quire.Client(self._place, name=name) as publisher:
+            publisher.publish(
+                target,
+                data,
+                sequence=1,
+                correlation_id=letter.correlation_id,
+                headers=letter.headers,
+                sow_key=key if self._topics[target] else None,
+            )
+            publisher.flush()
 
 
 def _next(client: quire.Client, letters: quire.Subscription, queue: str) -> quire.Message | None:

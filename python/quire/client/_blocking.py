@@ -306,18 +306,8 @@ class Client(ClientBase[Subscription]):
                 raise
             except BlockingIOError:
                 pass  # There is no room. The code below waits for it.
-        message = message_to_core(
-            topic,
-            data,
-            sequence,
-            expiration,
-            correlation_id,
-            headers,
-            delay,
-            deliver_at,
-            sow_key,
-            self._options.encoder,
-        )
+        options = (expiration, correlation_id, headers, delay, deliver_at, sow_key)
+        message = message_to_core(topic, data, sequence, *options, self._options.encoder)
         return finish(self._publish(Receipt, message, on_persisted, timeout))
 
     def delta_publish(
