@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use regex::{Regex, RegexBuilder};
+use regex_syntax::ast::{AssertionKind, Ast, RepetitionKind};
 use regex_syntax::hir::Look;
 use regex_syntax::hir::literal::Extractor;
 
@@ -54,6 +55,26 @@ pub enum TopicError {
 /// Whether `topic` is a pattern rather than a name.
 pub fn is_pattern(topic: &str) -> bool {
     topic.bytes().any(|byte| b"^$*+?[](){}|\\".contains(&byte))
+}
+
+/// Whether every alternative of a pattern begins with `^` or `.*`, so that its author has decided
+/// whether a name may begin with another text.
+pub fn is_anchored(pattern: &str) -> bool {
+    regex_syntax::ast::parse::Parser::new().parse(pattern).is_ok_and(|ast| begins_anchored(&ast))
+}
+
+fn begins_anchored(ast: &Ast) -> bool {
+    match ast {
+        Ast::Alternation(alternatives) => alternatives.asts.iter().all(begins_anchored),
+        Ast::Concat(parts) => parts.asts.first().is_some_and(begins_anchored),
+        Ast::Group(group) => begins_anchored(&group.ast),
+        Ast::Assertion(assertion) => assertion.kind == AssertionKind::StartLine,
+        Ast::Repetition(repetition) => {
+            let is_any = matches!(*repetition.ast, Ast::Dot(_));
+            is_any && repetition.op.kind == RepetitionKind::ZeroOrMore
+        }
+        _ => false,
+    }
 }
 
 /// The checked name of a topic to publish to.
@@ -215,6 +236,16 @@ mod tests {
             ("^", ""),
         ] {
             assert_eq!(TopicPattern::new(pattern).unwrap().prefix(), prefix, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn an_anchored_pattern_says_how_each_alternative_begins() {
+        for pattern in ["^", "^orders", ".*", ".*eu$", "^a|^b", "^a|.*b", "(^a|^b)c", "^(a|b)"] {
+            assert!(is_anchored(pattern), "{pattern}");
+        }
+        for pattern in ["a$", "^a|b", "(^a|b)", "a|^b", "(?i)^a", ".+", "^a|", "()^a", "(^)?a", ".", "a("] {
+            assert!(!is_anchored(pattern), "{pattern}");
         }
     }
 

@@ -3,9 +3,9 @@
 
 use std::cmp::Ordering;
 
-use super::MessageContext;
 use super::function::{Function, regexp_replace};
 use super::node::{Affix, Comparison, Node, Operator};
+use super::{MessageContext, TopicGuard};
 use crate::message_type::{Arena, FieldId, Number, Truth, Value, compare};
 
 /// The most pairs that a comparison of two arrays checks. Above it, the result is unknown, so that
@@ -60,8 +60,15 @@ impl<'a> Evaluation<'a> {
             Node::IsNan(node) => {
                 matches!(self.value(node).scalar(), Value::Number(number, _) if number.is_nan()).into()
             }
+            Node::Guard(guard) => self.guarded(&**guard),
             _ => self.value(node).truth(),
         }
+    }
+
+    /// Whether all filters hold that a guard has for the topic.
+    fn guarded(&self, guard: &dyn TopicGuard) -> Truth {
+        let Some(filters) = guard.filters_of(self.message.topic) else { return Truth::False };
+        filters.iter().fold(Truth::True, |truth, filter| truth.and(filter.truth(self.message, self.arena)))
     }
 
     /// The expression as a value.

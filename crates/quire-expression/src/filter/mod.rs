@@ -35,6 +35,7 @@ use std::sync::{Arc, OnceLock};
 use quire_types::{Bookmark, Headers, Timestamp};
 
 use crate::message_type::{Arena, FieldId, FieldPlan, Malformed, MessageType, Step, Truth, Value};
+use crate::select::Select;
 use evaluate::Evaluation;
 use parse::Parsed;
 
@@ -74,6 +75,9 @@ pub struct FilterOptions {
     pub client: ClientFacts,
     /// The values of `INSTANCE_NAME()` and similar functions.
     pub instance: InstanceFacts,
+    /// The fields that expressions see. A field that the list hides, or that has a hidden part, is
+    /// NULL. `None`: all fields.
+    pub hidden: Option<Select>,
 }
 
 /// The connection whose command has the expression. Unknown values are NULL.
@@ -156,7 +160,20 @@ impl Filter {
         Expression::parse(text, options).map(Filter)
     }
 
-    /// The text that it was parsed from.
+    /// A filter that is TRUE when all of these are: the guard, and the texts.
+    ///
+    /// # Errors
+    /// As [`Filter::parse`], for the first text with a mistake.
+    pub fn all(
+        guard: Option<Arc<dyn TopicGuard>>,
+        texts: &[(&str, &FilterOptions)],
+        shown: &str,
+    ) -> Result<Self, FilterError> {
+        let parsed = parse::parse_all(texts, guard)?;
+        Ok(Filter(Expression(Arc::new(Text { text: shown.into(), parsed, reading: OnceLock::new() }))))
+    }
+
+    /// The text that it was parsed from. For [`Filter::all`], the text to show.
     pub fn text(&self) -> &str {
         self.0.text()
     }
@@ -197,9 +214,31 @@ impl Filter {
         self.parsed().root.pattern_count()
     }
 
+    /// Its truth for a message, in memory that another expression uses, too.
+    fn truth(&self, message: &MessageContext<'_>, arena: &Arena) -> Truth {
+        let reading = if self.parsed().names.is_empty() { 0 } else { message.data.len() as u64 };
+        if !arena.spend(FILTER_EFFORT + reading) {
+            return Truth::Unknown;
+        }
+        match self.0.evaluation(message, arena) {
+            Ok(evaluation) => evaluation.truth(&self.parsed().root),
+            Err(_) => Truth::Unknown,
+        }
+    }
+
     fn parsed(&self) -> &Parsed {
         self.0.parsed()
     }
+}
+
+/// Filters that depend on the topic of a message, as the rights of a user do.
+pub trait TopicGuard: fmt::Debug + Send + Sync {
+    /// A number that no other guard with other filters has.
+    fn number(&self) -> u64;
+
+    /// The filters that a message of the topic must match, all of them; `None`: no message of the
+    /// topic matches.
+    fn filters_of(&self, topic: &str) -> Option<Arc<[Filter]>>;
 }
 
 impl Expression {

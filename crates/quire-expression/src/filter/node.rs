@@ -5,6 +5,9 @@
 //! So the depth of the tree is the nesting in the text, and not its length. The recursion of
 //! evaluating and dropping it is not deeper than that.
 
+use std::sync::Arc;
+
+use super::TopicGuard;
 use super::function::Function;
 use super::like::Pattern;
 use crate::message_type::{Number, Value};
@@ -37,6 +40,8 @@ pub(super) enum Node {
     Call(&'static Function, Box<[Node]>),
     /// `REGEXP_REPLACE`: text and replacement, and the pattern.
     ReplacePattern(Box<[Node; 2]>, Box<Pattern>),
+    /// Depends on the topic. No text has it.
+    Guard(Arc<dyn TopicGuard>),
 }
 
 impl Node {
@@ -45,7 +50,7 @@ impl Node {
     pub fn pattern_count(&self) -> usize {
         let all = |nodes: &[Node]| nodes.iter().map(Node::pattern_count).sum::<usize>();
         match self {
-            Node::Literal(_) | Node::Field(_) => 0,
+            Node::Literal(_) | Node::Field(_) | Node::Guard(_) => 0,
             Node::And(nodes) | Node::Or(nodes) | Node::Call(_, nodes) => all(nodes),
             Node::Not(node) | Node::IsNull(node) | Node::IsNan(node) | Node::Negate(node) => {
                 node.pattern_count()

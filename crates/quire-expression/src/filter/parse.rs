@@ -4,10 +4,12 @@
 mod call;
 mod field;
 
+use std::sync::Arc;
+
 use super::lexer::{Lexer, Token};
 use super::like::Pattern;
 use super::node::{Affix, Comparison, Literal, NESTING_MAX, Node, Operator};
-use super::{FILTER_SIZE_MAX, FilterError, FilterOptions};
+use super::{FILTER_SIZE_MAX, FilterError, FilterOptions, TopicGuard};
 use crate::message_type::Number;
 use field::Known;
 
@@ -29,11 +31,36 @@ pub(super) struct Parsed {
 
 pub(super) fn parse(text: &str, options: &FilterOptions) -> Result<Parsed, FilterError> {
     let mut parser = Parser::new(text, options, false)?;
-    let root = parser.expression()?;
-    if parser.token != Token::End {
-        return Err(parser.expected("AND, OR, another operator or the end"));
-    }
+    let root = parser.whole()?;
     Ok(parser.parsed(root))
+}
+
+/// Parses texts that are joined with AND, and joins them with a guard. Each text is parsed alone,
+/// so that none of them can change the meaning of another one.
+pub(super) fn parse_all<'t>(
+    texts: &[(&'t str, &'t FilterOptions)],
+    guard: Option<Arc<dyn TopicGuard>>,
+) -> Result<Parsed, FilterError> {
+    let (mut nodes, mut canonical) = (Vec::new(), String::new());
+    if let Some(guard) = guard {
+        canonical.push_str(&format!("\u{1}{} ", guard.number()));
+        nodes.push(Node::Guard(guard));
+    }
+    let [(first, options), rest @ ..] = texts else {
+        return Ok(Parsed {
+            root: one_or(nodes, Node::And),
+            names: Box::default(),
+            canonical: canonical.into(),
+        });
+    };
+    let mut parser = Parser::new(first, options, false)?;
+    parser.canonical = canonical;
+    nodes.push(parser.whole()?);
+    for (text, options) in rest {
+        parser.restart(text, options)?;
+        nodes.push(parser.whole()?);
+    }
+    Ok(parser.parsed(one_or(nodes, Node::And)))
 }
 
 struct Parser<'t> {
@@ -74,6 +101,23 @@ impl<'t> Parser<'t> {
             depth: 0,
             pattern_count: 0,
         })
+    }
+
+    /// Continues with another text. The fields of the earlier ones keep their numbers.
+    fn restart(&mut self, text: &'t str, options: &'t FilterOptions) -> Result<(), FilterError> {
+        let Parser { lexer, token, start, .. } = Parser::new(text, options, false)?;
+        (self.lexer, self.token, self.start, self.options) = (lexer, token, start, options);
+        self.canonical.push('\u{2}');
+        Ok(())
+    }
+
+    /// An expression that is all of the text.
+    fn whole(&mut self) -> Result<Node, FilterError> {
+        let root = self.expression()?;
+        if self.token != Token::End {
+            return Err(self.expected("AND, OR, another operator or the end"));
+        }
+        Ok(root)
     }
 
     fn parsed(self, root: Node) -> Parsed {

@@ -41,13 +41,38 @@ impl Selection {
         arena: &mut Arena,
         out: &'a mut Vec<u8>,
     ) -> &'a [u8] {
+        if self.apply_to(message_type, data, arena, out) { out } else { data }
+    }
+
+    /// Writes the selected part of a message. `false`: the message has no parts, or cannot be
+    /// parsed.
+    pub fn apply_to(
+        &self,
+        message_type: Option<MessageType>,
+        data: &[u8],
+        arena: &mut Arena,
+        out: &mut Vec<u8>,
+    ) -> bool {
         arena.reset();
         out.clear();
         let Some(message_type) = message_type.filter(|message_type| message_type.has_parts()) else {
-            return data;
+            return false;
         };
-        let is_selected = contained(|| self.write(message_type, data, arena, out)) == Ok(Ok(()));
-        if is_selected { out } else { data }
+        contained(|| self.write(message_type, data, arena, out)) == Ok(Ok(()))
+    }
+
+    /// As [`Selection::apply_to`], and nothing of a message that has no parts. An array of records
+    /// or a single value has none.
+    pub fn apply_strictly(
+        &self,
+        message_type: Option<MessageType>,
+        data: &[u8],
+        arena: &mut Arena,
+        out: &mut Vec<u8>,
+    ) {
+        if !self.apply_to(message_type, data, arena, out) {
+            out.clear();
+        }
     }
 
     fn write(

@@ -398,6 +398,7 @@ impl BrokerConfig {
                 group: Some(self.group().to_owned()),
                 version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             },
+            hidden: None,
         }
     }
 

@@ -27,6 +27,10 @@ impl Parser<'_> {
             return Err(FilterError::at(self.lexer.text, start, described(name, &takes), plural(count)));
         }
         match (known, fact) {
+            // The size tells about hidden fields.
+            (Some(_), _) if name == "MESSAGE_SIZE" && self.options.hidden.is_some() => {
+                Ok(Node::Literal(Literal::Null))
+            }
             (Some(function), _) => Ok(Node::Call(function, arguments)),
             (None, Some(literal)) => {
                 self.canonical.push_str(&format!("{literal:?} "));

@@ -2,7 +2,7 @@
 
 use super::{Parsed, Parser};
 use crate::filter::lexer::Token;
-use crate::filter::node::Node;
+use crate::filter::node::{Literal, Node};
 use crate::filter::{FilterError, FilterOptions};
 use crate::message_type::{FieldPlan, PATH_STEP_COUNT_MAX, Step};
 
@@ -87,6 +87,9 @@ impl Parser<'_> {
         }
         if self.take_word("OF")? && !self.take_word("PREVIOUS")? {
             return Err(self.expected("PREVIOUS"));
+        }
+        if self.options.hidden.as_ref().is_some_and(|select| select.hides(&path)) {
+            return Ok(Node::Literal(Literal::Null));
         }
         let known = &mut self.known[usize::from(is_previous)];
         let field = known.plan.add(&path).index();
