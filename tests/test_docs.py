@@ -77,6 +77,7 @@ def test_the_page_of_the_configuration_has_every_key() -> None:
             {
                 "transport",
                 "authentication",
+                "entitlement",
                 "limits",
                 "transaction_log",
                 "queue",
@@ -87,6 +88,7 @@ def test_the_page_of_the_configuration_has_every_key() -> None:
         ),
         "`[[transport]]`": (quire.config.Transport, set()),
         "`[authentication]`": (quire.config.Authentication, set()),
+        "`[[entitlement]]`": (quire.config.Entitlement, set()),
         "`[limits]`": (quire.config.Limits, set()),
         "`[transaction_log]`": (quire.config.TransactionLog, {"topic", "maintenance"}),
         "`[[transaction_log.topic]]`": (quire.config.RecordedTopic, set()),

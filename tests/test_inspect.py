@@ -41,12 +41,16 @@ def test_a_server_says_what_it_is(url: str) -> None:
         with client.subscribe("orders"):
             info = client.server_info(timeout=PATIENCE)
     assert info.version == quire.__version__
+    assert info.started is not None
+    assert info.uptime is not None
+    assert before.uptime is not None
     assert (info.started, info.started.tzinfo) == (before.started, UTC)
     assert timedelta(0) <= before.uptime <= info.uptime
     assert abs(datetime.now(UTC) - info.started - info.uptime) < timedelta(seconds=PATIENCE)
     assert (info.connections, info.subscriptions, info.topics, info.queues) == (1, 1, 1, 0)
     assert (info.published, info.persisted, info.unpersisted_bytes) == (1, 1, 0)
     assert (info.journal_files, info.journal_failed) == (1, False)
+    assert info.journal_size is not None
     assert info.journal_size > 0
 
 

@@ -33,7 +33,9 @@ Timeouts raise the built-in `TimeoutError`. `code` is the stable name of the cas
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -119,9 +121,20 @@ class AuthenticationError(QuireError):
 
 
 class NotEntitledError(QuireError):
-    """The user may not do this."""
+    """The user may not do this.
+
+    - `action`: the right that is missing, such as `read`; `None` when no right would permit it
+    - `topic`: the topic, queue or resource, as the client wrote it
+    """
 
     code = "not_entitled"
+
+    def __init__(self, reason: str, *, code: str | None = None) -> None:
+        super().__init__(reason, code=code)
+        # docs/protocol.md section 5 has the form of this reason.
+        found = re.fullmatch(r'the user may not ([a-z]+) ("(?:[^"\\]|\\.)*")', reason)
+        self.action: str | None = None if found is None else found[1]
+        self.topic: str | None = None if found is None else json.loads(found[2])
 
 
 class NameInUseError(QuireError):

@@ -12,13 +12,14 @@ mod tables;
 // The modules of the kernel, under the names that they have there: `crate::log` is
 // `quire_kernel::log`.
 use quire_kernel::{
-    admin, codec, config, context, failure, ids, io, journal_files, log, paged, replicated, reply, send,
-    session, sessions, slice, stats, subscription, tail, topic, unreadable,
+    admin, codec, config, context, entitlement, failure, ids, io, journal_files, log, paged, replicated,
+    reply, send, session, sessions, slice, stats, subscription, tail, topic, unreadable,
 };
 
 pub use broker::Broker;
 pub use links::LINKS_ACCEPTED_MAX;
 pub use queues::{Expired, StandaloneError, StandaloneQueue};
+pub use quire_kernel::entitlement::{Entitlements, EntrySettings, Right};
 use quire_kernel::timer::Timer;
 pub use quire_kernel::{
     Access, AdminCommand, AdminReply, BrokerConfig, ByClients, Compression, ConfigError, ConnectionId,

@@ -152,6 +152,8 @@ pub enum OofReason {
     Expired = 2,
     /// It was replaced by a message that the filter does not match; the data is the new message.
     Match = 3,
+    /// It was replaced by a message that the user may not see; there is no data.
+    Entitlement = 4,
 }
 
 /// The queue fields of a message.

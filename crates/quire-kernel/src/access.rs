@@ -1,12 +1,35 @@
 //! Access rights. Every command passes [`Context::admit`] once, before the part that carries it out
-//! receives it.
+//! receives it. Only publishes are decided later, by topic: see [`Context::writable`].
 
-use quire_command::{Code, Command};
+use hashbrown::HashMap;
+use quire_command::subscribe::Family;
+use quire_command::{Code, Command, Selection, Settle, Subject, Subscribe, SubscribeOptions};
+use quire_expression::filter::{Filter, FilterOptions};
+use quire_expression::topic::TopicSelector;
+use quire_types::Verdict;
+use quire_types::time::Instant;
+use rustc_hash::FxBuildHasher;
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::admin::{AdminCommand, Requester};
 use super::context::Context;
 use super::reply::Refused;
-use crate::session::Principal;
+use crate::config::queues::QueueSettings;
+use crate::entitlement::{ANONYMOUS, Denied, Entitlements, Grant, Resource, Right, Rights};
+use crate::io::Event;
+use crate::session::SessionId;
+use crate::subscription::{Range, ServedBy};
+use crate::timer::Timer;
+
+/// Refusals of one user and right that are logged one by one, in one interval. The others are
+/// counted, and their number is logged at its end.
+const REFUSALS_LOGGED_MAX: u64 = 60;
+const REFUSALS_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Users and rights whose refusals are counted. At the limit, further ones are not logged until an
+/// interval ends.
+const REFUSALS_MAX: usize = 10_000;
 
 /// The rights of the peer of a connection. The driver derives them from the address of the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,14 +43,34 @@ pub enum Access {
     Denied,
 }
 
+/// The entitlements, and the refusals that the log mentions.
+#[derive(Default)]
+pub struct AccessControl {
+    /// `None`: there are no entries, and every user may do everything.
+    pub entitlements: Option<Arc<Entitlements>>,
+    refusals: HashMap<(Box<str>, Right), Refusals, FxBuildHasher>,
+}
+
+/// The refusals of one user and right in the present interval.
+struct Refusals {
+    since: Instant,
+    count: u64,
+}
+
+/// The part of the messages that an admitted command may see or change; `None`: all of them.
+pub type Granted = Option<Box<Grant>>;
+
 impl Context {
-    /// Whether the requester may run an administrative command.
+    /// Whether the requester may run an administrative command. [`Context::admit`] has checked the
+    /// entitlements of a client.
     ///
     /// # Errors
     /// The reason for the refusal.
     pub fn admit_admin(&self, by: &Requester, command: &AdminCommand) -> Result<(), Refused> {
         let by_clients = &self.config.transaction_log.maintenance.by_clients;
         match (by, command) {
+            // An entitlement for the journal replaces the setting.
+            _ if self.clients.access.entitlements.is_some() => Ok(()),
             (Requester::Client { access: Access::Client, .. }, AdminCommand::Maintain(what))
                 if !by_clients.allows(what.action) =>
             {
@@ -41,13 +84,304 @@ impl Context {
         }
     }
 
-    /// Whether the principal may run the command. Every principal that is logged on may run every
-    /// command today.
+    /// Decides whether the user of a connection may run a command.
     ///
     /// # Errors
-    /// The reason for the refusal.
+    /// The right that is missing. It was counted and logged.
     #[inline]
-    pub fn admit(&self, _principal: &Principal, _command: &Command<'_>) -> Result<(), Refused> {
+    pub fn admit(&mut self, id: SessionId, command: &Command<'_>) -> Result<Granted, Denied> {
+        match &self.clients.sessions.all[id].rights {
+            None => Ok(None),
+            Some(_) => self.admit_entitled(id, command),
+        }
+    }
+
+    #[inline(never)]
+    fn admit_entitled(&mut self, id: SessionId, command: &Command<'_>) -> Result<Granted, Denied> {
+        let decided = self.decide(id, command);
+        match decided {
+            Ok(grant) => Ok((!grant.is_whole()).then(|| Box::new(grant))),
+            Err(denied) => {
+                self.note_denied(id, &denied);
+                Err(denied)
+            }
+        }
+    }
+
+    fn decide(&mut self, id: SessionId, command: &Command<'_>) -> Result<Grant, Denied> {
+        use Right::{Admin, Delete, Monitor, Query, Read, Replay};
+        let options = self.filter_options(id);
+        let session = &self.clients.sessions.all[id];
+        let Some(rights) = &session.rights else { return Ok(Grant::default()) };
+        let of_resource =
+            |right: Right, resource: Resource| rights.grant_name(&[right], resource.name(), resource.name());
+        match command {
+            // They name no topic, or only subscriptions and messages of the connection itself.
+            Command::Logon(_)
+            | Command::Unsubscribe(_)
+            | Command::Flush { .. }
+            | Command::Heartbeat
+            | Command::Goodbye
+            | Command::Pause { .. }
+            | Command::Resume { .. } => Ok(Grant::default()),
+            // See `writable`.
+            Command::Publish(_) | Command::PublishBatch(_) => Ok(Grant::default()),
+            Command::Subscribe(subscribe) => self.decide_subscribe(id, rights, subscribe, &options),
+            Command::Query(query) => {
+                let needed: &[Right] = if query.bookmark.is_some() { &[Query, Replay] } else { &[Query] };
+                rights.grant(needed, query.topic, &options)
+            }
+            Command::SowDelete(delete) => rights.grant(&[Delete], delete.topic, &options),
+            Command::Settle(Settle {
+                verdict: Verdict::Expire,
+                messages: Selection::Matching(_),
+                queue,
+                ..
+            }) => rights.grant_name(&[Delete], queue, queue),
+            Command::Settle(settle) => rights.grant_name(&[Read], settle.queue, settle.queue),
+            Command::Extend(extend) => rights.grant_name(&[Read], extend.queue, extend.queue),
+            Command::Stats { queue: Some(queue), .. } => rights.grant_name(&[Monitor], queue, queue),
+            // The answer has what the user may see: `may_monitor`, `knows`.
+            Command::Stats { queue: None, .. }
+            | Command::Inspect { subject: Subject::Server | Subject::Topics { .. }, .. } => {
+                Ok(Grant::default())
+            }
+            Command::Inspect { subject: Subject::Clients { .. } | Subject::Subscriptions { .. }, .. } => {
+                of_resource(Monitor, Resource::Clients)
+            }
+            Command::Inspect { subject: Subject::Replication, .. } => {
+                of_resource(Monitor, Resource::Replication)
+            }
+            // The answer tells about every message of the log.
+            Command::Inspect { subject: Subject::Messages { .. }, .. } | Command::Replicate { .. } => {
+                of_resource(Admin, Resource::Replication)
+            }
+            Command::Maintain(_) => of_resource(Admin, Resource::Journal),
+            // The name of the queue is in its settings: `admit_define`.
+            Command::DefineQueue { .. } => Ok(Grant::default()),
+        }
+    }
+
+    fn decide_subscribe(
+        &self,
+        id: SessionId,
+        rights: &Rights,
+        subscribe: &Subscribe<'_>,
+        options: &FilterOptions,
+    ) -> Result<Grant, Denied> {
+        use Right::{Query, Read, Replay};
+        let topic = subscribe.topic;
+        // A subscription that is replaced keeps its place in the log.
+        let replaced = subscribe.options.has(SubscribeOptions::REPLACE).then_some(subscribe.subscription);
+        let replaced = replaced
+            .and_then(|number| self.clients.sessions.all[id].subscriptions.get(&number))
+            .map(|replaced| &self.clients.subscriptions.all[*replaced]);
+        let is_of_log = subscribe.bookmark.is_some()
+            || replaced.is_some_and(|replaced| replaced.served_by == ServedBy::Bookmark);
+        let has_records = subscribe.options.has(SubscribeOptions::SOW)
+            || replaced.is_some_and(|replaced| {
+                matches!(replaced.family, Family::SowAndSubscribe | Family::SowAndDeltaSubscribe)
+            });
+        let has_end = subscribe
+            .bookmark
+            .and_then(|text| text.parse::<Range>().ok())
+            .is_some_and(|range| range.end.is_some());
+        let needed: &[Right] = match (is_of_log, has_records) {
+            (false, false) => &[Read],
+            (false, true) => &[Read, Query],
+            // It ends with a message of the log.
+            (true, false) if has_end => &[Replay],
+            (true, false) => &[Read, Replay],
+            (true, true) => &[Read, Query, Replay],
+        };
+        let has_deletions = subscribe.options.has(SubscribeOptions::DELETIONS);
+        let route = self.topics.queue_route(topic).filter(|_| is_of_log);
+        let Some(route) = route else {
+            let grant = rights.grant(needed, topic, options)?;
+            // A delete names the keys of its records. Whether they were visible is not known.
+            if has_deletions && !grant.is_whole() {
+                return Err(Denied { right: Replay, topic: topic.into() });
+            }
+            return Ok(grant);
+        };
+        // A bookmark on a queue: topics without the right are left out.
+        let own: &[Right] = if has_end { &[] } else { &[Read] };
+        let own = rights.grant_name(own, topic, topic)?;
+        Ok(own.and(rights.grant_left_out(&[Replay], &route.selector, options)))
+    }
+
+    /// Whether the user of a connection may define a queue with these settings, or drop the one
+    /// with this name.
+    ///
+    /// # Errors
+    /// The right that is missing. It was counted and logged.
+    pub fn admit_define(&mut self, id: SessionId, command: &AdminCommand) -> Result<(), Denied> {
+        let checked = self.check_define(id, command);
+        if let Err(denied) = &checked {
+            self.note_denied(id, denied);
+        }
+        checked
+    }
+
+    fn check_define(&self, id: SessionId, command: &AdminCommand) -> Result<(), Denied> {
+        let Some(rights) = &self.clients.sessions.all[id].rights else { return Ok(()) };
+        let allow = |right: Right, topic: &str| rights.grant_name(&[right], topic, topic).map(drop);
+        match command {
+            AdminCommand::CreateQueue(settings) => {
+                allow(Right::Admin, &settings.name)?;
+                self.check_topics_of(rights, settings)
+            }
+            AdminCommand::AlterQueue { queue, changes } => {
+                allow(Right::Admin, queue)?;
+                let route = self.topics.queue_route(queue);
+                if let Some(route) = route {
+                    rights.check_whole(&[Right::Read, Right::Replay], &route.selector)?;
+                    if *route.publish_target != *route.selector.text() {
+                        allow(Right::Write, &route.publish_target)?;
+                    }
+                }
+                if let Some(selector) =
+                    changes.text("underlying_topic").and_then(|topic| TopicSelector::new(topic).ok())
+                {
+                    rights.check_whole(&[Right::Read, Right::Replay], &selector)?;
+                }
+                let targets = ["default_publish_target", "dead_letter_topic"];
+                targets
+                    .into_iter()
+                    .filter_map(|key| changes.text(key))
+                    .try_for_each(|topic| allow(Right::Write, topic))
+            }
+            AdminCommand::DropQueue(queue) => allow(Right::Admin, queue),
+            _ => Ok(()),
+        }
+    }
+
+    /// A queue shows messages of other topics, and publishes to them.
+    fn check_topics_of(&self, rights: &Rights, settings: &QueueSettings) -> Result<(), Denied> {
+        let underlying = settings.underlying_topic.as_deref().unwrap_or(&settings.name);
+        if let Ok(selector) = TopicSelector::new(underlying) {
+            rights.check_whole(&[Right::Read, Right::Replay], &selector)?;
+        }
+        let targets = [&settings.default_publish_target, &settings.dead_letter_topic];
+        for target in targets.into_iter().flatten() {
+            rights.grant_name(&[Right::Write], target, target)?;
+        }
         Ok(())
+    }
+
+    /// The filter of the messages that a connection may publish to a topic; `None`: of all
+    /// messages.
+    ///
+    /// # Errors
+    /// The right is missing. It was counted and logged.
+    pub fn writable(&mut self, id: SessionId, topic: &str) -> Result<Option<Filter>, Denied> {
+        let Some(mut rights) = self.session(id).rights.take() else { return Ok(None) };
+        let writable = rights.writable(topic, || self.filter_options(id));
+        self.session(id).rights = Some(rights);
+        if let Err(denied) = &writable {
+            self.note_denied(id, denied);
+        }
+        writable
+    }
+
+    /// Whether the requester may see the figures of a queue or of a resource.
+    pub fn may_monitor(&self, by: &Requester, name: &str) -> bool {
+        self.rights_of(by).is_none_or(|rights| rights.allows(Right::Monitor, name))
+    }
+
+    /// Whether the requester has any right on a topic.
+    pub fn knows(&self, by: &Requester, topic: &str) -> bool {
+        self.rights_of(by).is_none_or(|rights| rights.knows(topic))
+    }
+
+    fn rights_of(&self, by: &Requester) -> Option<&Rights> {
+        let id = self.session_of(by.connection()?)?;
+        self.clients.sessions.all[id].rights.as_deref()
+    }
+
+    /// The rights of a connection whose client logs on; `None`: it may do everything.
+    pub fn rights_at_logon(&self, id: SessionId, user: Option<&str>) -> Option<Box<Rights>> {
+        let entitlements = self.clients.access.entitlements.as_ref()?;
+        let session = &self.clients.sessions.all[id];
+        if session.access != Access::Client {
+            return None;
+        }
+        let user = user.filter(|_| self.transport_of(id).authenticates).unwrap_or(ANONYMOUS);
+        Some(Box::new(entitlements.of_user(user, &session.groups)))
+    }
+
+    /// Uses other entitlements. Connections whose user has other entries end.
+    pub fn entitle(&mut self, entitlements: Arc<Entitlements>) {
+        self.clients.access.entitlements = Some(entitlements);
+        let all: Vec<_> = self.clients.sessions.all.keys().collect();
+        for id in all {
+            let session = &self.clients.sessions.all[id];
+            let Some(identity) = &session.identity else { continue };
+            let user = identity.principal.user.as_deref();
+            let Some(rights) = self.rights_at_logon(id, user) else { continue };
+            let is_same = session.rights.as_ref().is_some_and(|known| known.has_same_entries(&rights));
+            if !is_same {
+                self.end(id, Code::EntitlementReset, "the rights of the user were changed");
+            }
+        }
+    }
+
+    /// Counts a refusal, and logs it.
+    pub fn note_denied(&mut self, id: SessionId, denied: &Denied) {
+        let now = self.clock.now.instant;
+        let session = self.session(id);
+        let count = match denied.right.is_of_reading() {
+            true => &mut session.denied_read_count,
+            false => &mut session.denied_write_count,
+        };
+        *count += 1;
+        let client = session.client_name().unwrap_or_default();
+        let user = session.rights.as_ref().map(|rights| rights.user().to_owned()).unwrap_or_default();
+        if self.clients.access.note(&user, denied.right, now) {
+            let (right, topic) = (denied.right, denied.topic.to_string());
+            self.note(Event::Refused { user, client, right, topic });
+        }
+        self.clock.timers.set_or_clear(Timer::Refusals, self.clients.access.next_due());
+    }
+
+    /// Logs the number of refusals that were not logged one by one, of the intervals that are over.
+    pub fn log_refusals(&mut self) {
+        let now = self.clock.now.instant;
+        for (user, right, count) in self.clients.access.take_due(now) {
+            self.note(Event::MoreRefused { user, right, count });
+        }
+        self.clock.timers.set_or_clear(Timer::Refusals, self.clients.access.next_due());
+    }
+}
+
+impl AccessControl {
+    /// Counts a refusal. Returns whether it is logged.
+    fn note(&mut self, user: &str, right: Right, now: Instant) -> bool {
+        if self.refusals.len() >= REFUSALS_MAX {
+            return false;
+        }
+        let refusals = self.refusals.entry((user.into(), right)).or_insert(Refusals { since: now, count: 0 });
+        refusals.count += 1;
+        refusals.count <= REFUSALS_LOGGED_MAX
+    }
+
+    /// The end of the first interval.
+    fn next_due(&self) -> Option<Instant> {
+        self.refusals.values().map(|refusals| refusals.since + REFUSALS_INTERVAL).min()
+    }
+
+    /// Forgets the intervals that are over. Returns the numbers of their refusals that were not
+    /// logged.
+    fn take_due(&mut self, now: Instant) -> Vec<(String, Right, u64)> {
+        let mut due = Vec::new();
+        self.refusals.retain(|(user, right), refusals| {
+            let is_over = refusals.since + REFUSALS_INTERVAL <= now;
+            if is_over && refusals.count > REFUSALS_LOGGED_MAX {
+                due.push((user.to_string(), *right, refusals.count - REFUSALS_LOGGED_MAX));
+            }
+            !is_over
+        });
+        due.sort();
+        due
     }
 }

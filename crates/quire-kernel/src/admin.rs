@@ -102,6 +102,13 @@ pub enum AdminReply {
         /// Warnings, in words.
         warnings: Vec<String>,
     },
+    /// The server, for a client that may not see its figures.
+    Identity {
+        /// The name of the instance.
+        name: String,
+        /// The user of the client.
+        user: Option<String>,
+    },
     /// The links to other instances.
     Replication(Box<ReplicationStats>),
     /// The answer to a question about the messages of the log, as bytes (`quire_link::summary`) in
@@ -196,6 +203,12 @@ impl Context {
         }
     }
 
+    /// The user of the requester.
+    pub fn user_of(&self, by: &Requester) -> Option<String> {
+        let session = &self.clients.sessions.all[self.session_of(by.connection()?)?];
+        session.client_facts().user
+    }
+
     /// Whether a reply reaches the requester.
     pub fn hears(&self, by: &Requester) -> bool {
         let Some(connection) = by.connection() else { return true };
@@ -221,6 +234,10 @@ impl Context {
             AdminReply::Stats(stats) => stats.to_json(),
             AdminReply::Queues(queues) => json!({ "queues": queues }).to_string(),
             AdminReply::Server(server) => json!({ "server": server }).to_string(),
+            AdminReply::Identity { name, user } => {
+                let version = env!("CARGO_PKG_VERSION");
+                json!({ "server": { "name": name, "version": version, "user": user } }).to_string()
+            }
             AdminReply::Replication(replication) => json!({ "replication": replication }).to_string(),
             AdminReply::Messages(answer) => json!({ "messages": answer }).to_string(),
             AdminReply::Clients(page) => json_of_page("clients", &page),

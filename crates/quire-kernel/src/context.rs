@@ -14,6 +14,7 @@ use quire_journal::{Journal, Timestamp};
 use quire_types::time::{Instant, Now};
 
 use super::BrokerConfig;
+use super::access::AccessControl;
 use super::io::{Event, Output};
 use super::log::Log;
 use super::replicated::Replicated;
@@ -66,6 +67,8 @@ pub struct Clients {
     pub buffers: Buffers,
     pub kept_buffers: KeptBuffers,
     pub counters: Counters,
+    /// The entitlements of their users.
+    pub access: AccessControl,
 }
 
 /// Reading the content of messages.
@@ -105,8 +108,28 @@ impl Context {
     }
 
     /// The topics of the log, and the topics that are published or subscribed to, whose names sort
-    /// after `after`.
-    pub fn topics_after(&self, after: &str) -> Page<TopicStats> {
+    /// after `after`, as far as `is_known` permits it.
+    pub fn topics_after(&self, after: &str, is_known: impl Fn(&str) -> bool) -> Page<TopicStats> {
+        let mut after = after.to_owned();
+        loop {
+            let (mut page, last) = self.topics_page(&after, &is_known);
+            match last.filter(|_| page.items.is_empty()) {
+                Some(last) => after = last,
+                None => {
+                    page.has_more &= !page.items.is_empty();
+                    return page;
+                }
+            }
+        }
+    }
+
+    /// One page, without the topics that are not known; and the last topic of it when there are
+    /// more.
+    fn topics_page(
+        &self,
+        after: &str,
+        is_known: &impl Fn(&str) -> bool,
+    ) -> (Page<TopicStats>, Option<String>) {
         // One more than a page has, to detect whether there are more.
         let mut names = self.log.journal.topics_after(after, PAGE_COUNT_MAX + 1);
         names.extend(self.topics.names_after(after, PAGE_COUNT_MAX + 1));
@@ -115,9 +138,12 @@ impl Context {
         let count = self.topics.describable_count(&names);
         let is_cut = count < names.len();
         let names = &names[..count];
-        let mut page = Page::of(names.iter().map(|name| self.topics.describe(name)));
-        page.has_more |= is_cut;
-        page
+        let has_more = is_cut || count > PAGE_COUNT_MAX;
+        let names = &names[..count.min(PAGE_COUNT_MAX)];
+        let known = names.iter().filter(|name| is_known(name));
+        let mut page = Page::of(known.map(|name| self.topics.describe(name)));
+        page.has_more |= has_more;
+        (page, names.last().filter(|_| has_more).map(|name| name.to_string()))
     }
 
     /// Makes the log wait for the destinations.

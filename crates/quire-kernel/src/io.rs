@@ -12,6 +12,7 @@ use super::access::Access;
 use super::admin::{AdminCommand, AdminReply};
 use super::journal_files::{MaintenanceDone, MaintenanceJob};
 use super::work::{ReadDone, ReadRequest};
+use crate::entitlement::{Entitlements, Right};
 use quire_command::Code;
 use quire_queue::Reasons;
 use quire_types::Secret;
@@ -59,7 +60,11 @@ pub enum Input<'a> {
         connection: ConnectionId,
         /// The user of the connection, or the reason for the refusal, which the client receives.
         user: Result<&'a str, &'a str>,
+        /// The groups of the user, one a line.
+        groups: &'a str,
     },
+    /// Other entitlements: connections whose user has other entries end.
+    Entitle(Arc<Entitlements>),
     /// The user of a connection has changed: the connection ends.
     Reset {
         /// Which connection.
@@ -204,6 +209,28 @@ pub enum Event {
         peer: String,
         /// Its name.
         client_name: String,
+    },
+    /// A command was refused, because a right is missing.
+    #[error("audit: refused {}", Pairs(&[("user", .user), ("client", .client), ("right", .right.name()), ("topic", .topic)]))]
+    Refused {
+        /// The user.
+        user: String,
+        /// The name of the client.
+        client: String,
+        /// The right.
+        right: Right,
+        /// The topic, as the client wrote it.
+        topic: String,
+    },
+    /// Further commands of a user were refused since the first of these lines.
+    #[error("audit: refused {} {count} more times", Pairs(&[("user", .user), ("right", .right.name())]))]
+    MoreRefused {
+        /// The user.
+        user: String,
+        /// The right.
+        right: Right,
+        /// How many commands.
+        count: u64,
     },
     /// A connection ended, and the broker had not requested it.
     #[error("connection {connection}{}: disconnected", Named(.client_name))]
@@ -748,6 +775,8 @@ impl Event {
             | Event::MessageCancelled { .. }
             | Event::MessagesCancelled { .. }
             | Event::ConfigWarning { .. }
+            | Event::Refused { .. }
+            | Event::MoreRefused { .. }
             | Event::SequencesLost
             | Event::InstanceNamesLost { .. }
             | Event::QueuePointsNotSaved { .. }
@@ -771,6 +800,19 @@ impl Event {
             | Event::RecordNotKept { .. }
             | Event::QueueMessageUnreadable { .. } => Level::Error,
         }
+    }
+}
+
+/// The pairs of a line for an audit. Each value is quoted as JSON.
+struct Pairs<'a>(&'a [(&'a str, &'a str)]);
+
+impl fmt::Display for Pairs<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (name, value)) in self.0.iter().enumerate() {
+            let blank = if index == 0 { "" } else { " " };
+            write!(f, "{blank}{name}={}", serde_json::Value::from(*value))?;
+        }
+        Ok(())
     }
 }
 

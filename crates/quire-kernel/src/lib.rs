@@ -16,6 +16,7 @@ pub mod codec;
 pub mod config;
 pub mod conflate;
 pub mod context;
+pub mod entitlement;
 pub mod failure;
 pub mod ids;
 pub mod io;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::context::Context;
 use super::failure::Failure;
+use crate::entitlement::Denied;
 use crate::session::SessionId;
 use quire_command::subscribe::OptionError;
 use quire_command::{Ack, AckKind, Acks, Code, FailureScope, Reply};
@@ -136,6 +137,8 @@ pub enum Refusal {
     NotLastValue(Arc<str>),
     /// The topic keeps last values by its pattern, and cannot get a table.
     NoTable(Refused),
+    /// The user may not publish it.
+    NotEntitled(Denied),
     /// The journal refuses this message, and accepts others.
     NotAppended(Code, String),
 }
@@ -151,6 +154,7 @@ impl Refusal {
             Refusal::DelayTooLong => Code::BadOption,
             Refusal::NotLastValue(_) => Code::NotLastValue,
             Refusal::NoTable(refused) => refused.code,
+            Refusal::NotEntitled(_) => Code::NotEntitled,
             Refusal::NotAppended(code, _) => *code,
         }
     }
@@ -160,6 +164,7 @@ impl Refusal {
             Refusal::BadTopic(error) => error.to_string().into(),
             Refusal::BadMessage(reason) | Refusal::NotAppended(_, reason) => reason.clone().into(),
             Refusal::NoTable(refused) => refused.reason.clone().into(),
+            Refusal::NotEntitled(denied) => denied.reason().into(),
             Refusal::TooManyTopics => {
                 "the log has max_topics topics, and this is a new one; raise transaction_log.max_topics of the server".into()
             }

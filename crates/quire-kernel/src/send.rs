@@ -6,10 +6,11 @@ use super::context::Context;
 use super::io::Output;
 use super::slice::PENDING_INPUT_MAX;
 use crate::session::{Outbox, Phase, Session, SessionId, SharedData, Stall, Taken};
-use crate::subscription::{ServedBy, SubscriptionId};
+use crate::subscription::{ServedBy, Subscription, SubscriptionId};
 use crate::topic::Stage;
-use quire_command::{Code, Message, Reply};
+use quire_command::{Code, Message, MessageKind, OofReason, Reply};
 use quire_expression::filter::MessageContext;
+use quire_types::Headers;
 
 /// The most bytes that are sent to a connection in one turn, plus at most one chunk. The backlog of
 /// a connection that accepts bytes again must not delay other connections.
@@ -211,6 +212,25 @@ impl Context {
         if size > self.transport_of(id).max_client_backlog {
             self.end_slow(id);
         }
+    }
+
+    /// The message about a record that left a view: without content, when the user of the
+    /// subscription may not see the message that replaced the record.
+    pub fn leaving<'a>(
+        &mut self,
+        id: SubscriptionId,
+        context: &MessageContext<'_>,
+        message: Message<'a>,
+    ) -> Message<'a> {
+        let Context { clients, messages, .. } = self;
+        let shows = |subscription: &Subscription| subscription.wanted.shows(context, &mut messages.arena);
+        if message.kind != MessageKind::Oof(OofReason::Match)
+            || clients.subscriptions.get(id).is_none_or(shows)
+        {
+            return message;
+        }
+        let kind = MessageKind::Oof(OofReason::Entitlement);
+        Message { kind, data: b"", correlation_id: b"", headers: Headers::NONE, ..message }
     }
 
     /// Puts a message into the outbox of the connection of the subscription, or into the messages

@@ -71,6 +71,14 @@ pub struct ConnectionStats {
     pub peer: String,
     /// Its client name; empty before logon.
     pub client_name: String,
+    /// Its user, if the client named one.
+    pub user: Option<String>,
+    /// Commands that its rights did not allow: `read`, `replay` or `query` was missing.
+    #[serde(rename = "denied_reads")]
+    pub denied_read_count: u64,
+    /// Commands that its rights did not allow: another right was missing.
+    #[serde(rename = "denied_writes")]
+    pub denied_write_count: u64,
     /// The highest sequence of its client name; 0 before logon.
     pub sequence: u64,
     /// The number of times that its sequence increased by more than
@@ -128,6 +136,9 @@ pub struct ServerStats {
     pub name: String,
     /// The version of quire.
     pub version: &'static str,
+    /// The user of the requester, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// Nanoseconds since 1970 UTC at its first turn.
     #[serde(rename = "started_ns", serialize_with = "ns_of")]
     pub started: Timestamp,

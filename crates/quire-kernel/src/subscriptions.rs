@@ -3,6 +3,7 @@
 use slotmap::SlotMap;
 
 use crate::context::Context;
+use crate::entitlement::Grant;
 use crate::io::Event;
 use crate::reply::Refused;
 use crate::session::SessionId;
@@ -131,7 +132,12 @@ impl Context {
             client_name: session.client_name().unwrap_or_default(),
             subscription: subscription.number,
             topic: subscription.wanted.selector.text().to_owned(),
-            filter: subscription.wanted.filter.as_ref().map(|filter| filter.text().to_owned()),
+            filter: subscription
+                .wanted
+                .filter
+                .as_ref()
+                .map(|filter| filter.text().to_owned())
+                .filter(|text| !text.is_empty()),
             kind: match subscription.served_by {
                 ServedBy::Stream => "live",
                 ServedBy::Bookmark => "replay",
@@ -269,8 +275,31 @@ impl Context {
         })
     }
 
+    /// The filter of a command: the messages that it wants among those that its grant leaves it.
+    ///
+    /// # Errors
+    /// The filters are too large together.
+    pub fn narrow(
+        &mut self,
+        id: SessionId,
+        grant: &Grant,
+        wanted: Option<Filter>,
+    ) -> Result<Option<Filter>, Refused> {
+        if grant.is_whole() {
+            return Ok(wanted);
+        }
+        let options = self.filter_options(id);
+        grant.filter(wanted, &options).map_err(|error| Refused::new(Code::BadFilter, error.reason))
+    }
+
+    /// The options for the expressions of a command, without the fields that its grant hides.
+    pub fn options_within(&mut self, id: SessionId, grant: &Grant) -> FilterOptions {
+        FilterOptions { hidden: grant.visible_fields(), ..self.filter_options(id) }
+    }
+
     /// The options for the filters of a session.
-    pub fn filter_options(&mut self, id: SessionId) -> FilterOptions {
-        FilterOptions { client: self.session(id).client_facts(), ..self.config.filter_options() }
+    pub fn filter_options(&self, id: SessionId) -> FilterOptions {
+        let client = self.clients.sessions.all[id].client_facts();
+        FilterOptions { client, ..self.config.filter_options() }
     }
 }

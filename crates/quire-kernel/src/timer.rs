@@ -37,6 +37,8 @@ pub enum Timer {
     Tables,
     /// A link to another instance has work.
     Links,
+    /// Refusals that were not logged one by one are logged with their number.
+    Refusals,
 }
 
 /// The timers that run, earliest first. A frequent event does not set a timer again. Instead the

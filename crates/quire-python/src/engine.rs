@@ -262,6 +262,21 @@ impl Engine {
         }
     }
 
+    /// Uses the entitlements of another configuration. The connections of users with other entries
+    /// end with this call.
+    ///
+    /// Raises `ConfigError` for the first mistake. Nothing changes then.
+    fn entitle(&self, py: Python<'_>, config: &str) -> PyResult<()> {
+        let state = self.state(py)?;
+        let entitled = interpreter::outside(py, || {
+            let entitlements = BrokerConfig::entitlements_of(config)?;
+            state.take_turn(|running| running.host.handle(Input::Entitle(entitlements))).map(drop)
+        });
+        entitled.map_err(|error| to_python(py, error))?;
+        send_wake(&state.wake_tx);
+        Ok(())
+    }
+
     /// Archives, compresses or removes one full journal file: the oldest selected one. With
     /// `dry_run` it changes nothing and returns every selected file. Waits for the disk. Returns no
     /// file when none is selected, or when it must stay.
@@ -385,8 +400,12 @@ fn hand_in(host: &mut Host, (event, connection, bytes): &(u8, u64, PyBackedBytes
         // The number of the event is that of the destination.
         Engine::LINK_NOT_OPENED => Input::LinkNotOpened { destination: connection.0 as u32, reason: text() },
         Engine::LINK_ACCEPTED => Input::LinkAccepted { connection, peer: text() },
-        Engine::AUTHENTICATED => Input::Authenticated { connection, user: Ok(text()) },
-        Engine::NOT_AUTHENTICATED => Input::Authenticated { connection, user: Err(text()) },
+        Engine::AUTHENTICATED => {
+            // The user, then its groups, one a line.
+            let (user, groups) = text().split_once('\n').unwrap_or((text(), ""));
+            Input::Authenticated { connection, user: Ok(user), groups }
+        }
+        Engine::NOT_AUTHENTICATED => Input::Authenticated { connection, user: Err(text()), groups: "" },
         Engine::RESET => Input::Reset { connection, reason: text() },
         Engine::CONNECTED => connected(Access::Client),
         Engine::ADMINISTRATOR_CONNECTED => connected(Access::Administrator),
@@ -447,6 +466,20 @@ pub fn tls_required(py: Python<'_>) -> Py<PyBytes> {
 pub fn check_config(config: &str) -> (Vec<(String, String)>, Vec<String>) {
     let (errors, warnings) = BrokerConfig::diagnose(config);
     (errors.into_iter().map(|error| (error.key, error.reason)).collect(), warnings)
+}
+
+/// The decision about a request by the entries of a configuration, and its reasons, as JSON.
+#[pyfunction]
+pub fn explain_entitlement(
+    py: Python<'_>,
+    config: &str,
+    user: &str,
+    groups: Vec<String>,
+    right: &str,
+    topic: &str,
+) -> PyResult<String> {
+    BrokerConfig::explain_entitlement(config, user, groups, right, topic)
+        .map_err(|error| errors::bad_option(py, &error.key, &error.reason))
 }
 
 /// The exception for an error that keeps an engine from running.

@@ -76,6 +76,7 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(embedded::runs_locally, module)?)?;
     module.add_function(wrap_pyfunction!(embedded::check_tls, module)?)?;
     module.add_function(wrap_pyfunction!(engine::check_config, module)?)?;
+    module.add_function(wrap_pyfunction!(engine::explain_entitlement, module)?)?;
     module.add_function(wrap_pyfunction!(engine::tls_required, module)?)?;
     module.add_function(wrap_pyfunction!(filter::caret, module)?)?;
     module.add_function(wrap_pyfunction!(headers::check_headers, module)?)?;

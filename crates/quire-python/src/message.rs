@@ -385,6 +385,7 @@ impl Message {
             Cause::Left(OofReason::Deleted) => Some("deleted"),
             Cause::Left(OofReason::Expired) => Some("expired"),
             Cause::Left(OofReason::Match) => Some("match"),
+            Cause::Left(OofReason::Entitlement) => Some("entitlement"),
             Cause::Publish | Cause::Delta | Cause::Query | Cause::Delete => None,
         }
     }
@@ -754,6 +755,7 @@ fn kind_of(py: Python<'_>, kind: &str, reason: Option<&str>, is_delta: bool) -> 
         ("oof", Some("deleted")) => MessageKind::Oof(OofReason::Deleted),
         ("oof", Some("expired")) => MessageKind::Oof(OofReason::Expired),
         ("oof", Some("match")) => MessageKind::Oof(OofReason::Match),
+        ("oof", Some("entitlement")) => MessageKind::Oof(OofReason::Entitlement),
         ("oof", _) => {
             return Err(errors::bad_option(
                 py,

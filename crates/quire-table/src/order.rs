@@ -47,6 +47,10 @@ impl Order {
                 return Err(error(text, item.0, format!("at most {ORDER_FIELDS_MAX} fields"), "one more"));
             }
             let (name, path, term) = item_of(text, item, options)?;
+            // A hidden field is NULL in every record, so it orders nothing.
+            if options.hidden.as_ref().is_some_and(|hidden| hidden.hides(&path)) {
+                continue;
+            }
             names.push(name.into());
             paths.push(path);
             terms.push(term);

@@ -372,6 +372,7 @@ fn take_additions<'a>(
             [1] => OofReason::Deleted,
             [2] => OofReason::Expired,
             [3] => OofReason::Match,
+            [4] => OofReason::Entitlement,
             _ => return Err(body.bad("reason")),
         }),
         flags if flags == FLAG_KEY | FLAG_RECORD | FLAG_OOF => MessageKind::Delete,

@@ -48,6 +48,7 @@ app.command(
     help="Show the links of a server to other instances; downgrade, upgrade, pause and resume destinations.",
 )
 app.command("quire.cli._inspect:client_app", name="client", help="Show the clients of a server.")
+app.command("quire.cli._entitlement:app", name="entitlement", help="Explain the rights of a user.")
 app.command("quire.cli._user:app", name="user", help="Add, change, show and remove the users of a server.")
 app.command(
     "quire.cli._generate:app",

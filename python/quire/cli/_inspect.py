@@ -65,11 +65,14 @@ SUBSCRIPTION_COLUMNS = (
 def info(url: str | None, *, as_json: bool) -> int:
     with connect(url) as client:
         server = client.server_info()
-    fields = asdict(server)
+    fields = {name: value for name, value in asdict(server).items() if value is not None}
     if as_json:
-        print_json(**{**fields, "uptime": server.uptime.total_seconds()})
+        if server.uptime is not None:
+            fields["uptime"] = server.uptime.total_seconds()
+        print_json(**fields)
         return 0
-    fields["uptime"] = timedelta(seconds=round(server.uptime.total_seconds()))
+    if server.uptime is not None:
+        fields["uptime"] = timedelta(seconds=round(server.uptime.total_seconds()))
     rows = [[INFO_NAMES.get(name, name.replace("_", " ")), value] for name, value in fields.items()]
     print_table(["server", url or default_url()], rows)
     return 0

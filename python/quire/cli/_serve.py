@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import queue
 import signal
 import sys
 from datetime import datetime
 from pathlib import Path
 
-from quire._errors import ConfigError
+from quire._errors import ConfigError, QuireError
 from quire._process import StopSignals, raise_open_files
 from quire.cli._config import load
 from quire.cli._output import visible
@@ -39,6 +41,9 @@ def serve(
     stopping = StopSignals(signal.SIGTERM, signal.SIGINT)
     server = Server(config, on_progress=_progress() if sys.stderr.isatty() else None)
     server.start()
+    reloads: queue.SimpleQueue[None] = queue.SimpleQueue()
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, lambda *_: reloads.put(None))
     try:
         if as_json:
             said = {"url": server.url, "urls": server.urls, "journal": str(config.journal_directory)}
@@ -49,10 +54,18 @@ def serve(
                 flush=True,
             )
         while not stopping.wait(1.0) and server.is_running:
-            pass
+            while not reloads.empty():
+                reloads.get()
+                _reload(server)
     finally:
         server.close()
     return 0
+
+
+def _reload(server: Server) -> None:
+    """Reads the configuration again. The log has the result."""
+    with contextlib.suppress(QuireError, OSError):
+        server.reload()
 
 
 class _LogFormatter(logging.Formatter):

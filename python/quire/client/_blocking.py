@@ -614,7 +614,8 @@ class Client(ClientBase[Subscription]):
           the subscription receives only the `top_n` records after the first `skip_n`. A record that comes into
           the page arrives as `"publish"`. Requires `top_n`, and an exact topic
         - `oof`: deliver `"oof"` when a record leaves the view. `message.reason` is `"deleted"`, `"expired"`, or
-          `"match"` when the filter does not match the new data, or the record left the page
+          `"match"` when the filter does not match the new data, or the record left the page, or
+          `"entitlement"` when the user may not see the new data
         - `bookmark`: the records are those of the state after a message or a time, as in `sow`. Then every later
           message follows, from the log. With a granularity, the state can be earlier, and the messages begin
           there. The topic must be recorded and have a `history`. Not with `oof` or `skip_n`

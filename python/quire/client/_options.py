@@ -263,6 +263,10 @@ class ClientOptions:
         says otherwise."""
         directory = None if place.directory is None else path_to_core(place.directory, "url")
         if self.config is not None:
+            if self.config.entitlement:
+                raise ConfigError(
+                    "an engine in this process has no users: remove `entitlement`", key="config"
+                )
             if self.config.has_users:
                 raise ConfigError(
                     "an engine in this process has no users: remove `authentication`", key="config"

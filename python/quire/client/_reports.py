@@ -116,36 +116,39 @@ class ServerInfo:
     - `journal_failed`: whether the journal takes no more writes
     - `unreadable`: how often a message could not be read for a filter since the start
       (docs/filters.md section 12)
+    - `user`: the user of this connection, if it has one
+
+    Without the right `monitor` on `/quire/server`, only `name`, `version` and `user` are there.
     """
 
     name: str
     version: str
-    started: datetime
-    uptime: timedelta
-    connections: int
-    subscriptions: int
-    replay_lag: int
-    topics: int
-    queues: int
-    published: int
-    delivered: int
-    persisted: int
-    unpersisted_bytes: int
-    journal_files: int
-    journal_size: int
-    journal_failed: bool
-    unreadable: int = 0
+    started: datetime | None = None
+    uptime: timedelta | None = None
+    connections: int | None = None
+    subscriptions: int | None = None
+    replay_lag: int | None = None
+    topics: int | None = None
+    queues: int | None = None
+    published: int | None = None
+    delivered: int | None = None
+    persisted: int | None = None
+    unpersisted_bytes: int | None = None
+    journal_files: int | None = None
+    journal_size: int | None = None
+    journal_failed: bool | None = None
+    unreadable: int | None = None
+    user: str | None = None
 
 
 def server_info_of(figures: dict[str, Any]) -> ServerInfo:
     """From the figures of the server. A newer server may have more of them."""
-    started_ns, now_ns = figures["started_ns"], figures["now_ns"]
-    names = [name for name in ServerInfo.__dataclass_fields__ if name in figures]
-    return ServerInfo(
-        started=datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=started_ns // 1000),
-        uptime=timedelta(microseconds=(now_ns - started_ns) // 1000),
-        **{name: figures[name] for name in names},
-    )
+    known = {name: figures[name] for name in ServerInfo.__dataclass_fields__ if name in figures}
+    if "started_ns" in figures:
+        started_ns, now_ns = figures["started_ns"], figures["now_ns"]
+        known["started"] = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=started_ns // 1000)
+        known["uptime"] = timedelta(microseconds=(now_ns - started_ns) // 1000)
+    return ServerInfo(**known)
 
 
 def failure_of_publishes(failed: list[tuple[int, BaseException]]) -> BaseException | None:

@@ -5,6 +5,7 @@ Every table may be given as a model or as a mapping with the same keys. `quire.c
 """
 
 from quire.config._authentication import Authentication
+from quire.config._entitlement import Entitlement
 from quire.config._last_values import SowTopic
 from quire.config._models import Config, Limits, Maintenance, Queue, RecordedTopic, TransactionLog, Transport
 from quire.config._replication import Destination, ReplicatedTopic, Replication
@@ -16,6 +17,7 @@ __all__ = [
     "Authentication",
     "Config",
     "Destination",
+    "Entitlement",
     "Limits",
     "LinkTLS",
     "Maintenance",

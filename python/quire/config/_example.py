@@ -29,6 +29,14 @@ method = "none"                       # "users": a name and a password; required
 # users_file = "users.toml"           # relative to this file; `quire user add` makes it
 max_hashing = 2                       # passwords that are checked at the same time
 
+# Which user may do what. The first entry that applies decides. Without an entry, every user may do everything.
+# [[entitlement]]
+# group = "desk"                      # or user = "anna"
+# topic = "^orders"                   # topics, queues, and resources such as "/quire/server"
+# allow = ["read", "query", "write"]  # also "replay", "delete", "monitor", "admin", "replicate"; deny = [...] refuses
+# filter = "/desk = 'FX'"             # the messages that are visible, or that may be published or deleted
+# select = ["-/client_name"]          # the fields that are visible
+
 [limits]                              # for all connections together
 max_patterns = 8192
 max_waiting = "1GB"                   # unread bytes; above it the slowest connection is closed

@@ -47,6 +47,7 @@ def place_of(key: str) -> tuple[str | int, ...]:
         "topics": "topic",
         "transports": "transport",
         "destinations": "destination",
+        "entitlements": "entitlement",
     }
     table, _, name = key.partition(".")
     if key == "replication.group":

@@ -27,6 +27,7 @@ from quire._errors import BadBookmarkError, ConfigError
 from quire._filter import MessageType
 from quire._text import path_to_core
 from quire.config._authentication import Authentication
+from quire.config._entitlement import Entitlement
 from quire.config._last_values import TABLES_LATER, SowTopic, not_in_this_version
 from quire.config._locate import line_of, path_text, place_of
 from quire.config._mistakes import Mistakes, expected, got, refused, together
@@ -471,6 +472,8 @@ class Config(Model):
     transport: Annotated[tuple[Transport, ...], Field(min_length=1, max_length=64)] = (Transport(),)
     #: How clients prove their user, unless their transport says something else.
     authentication: Authentication = Authentication()
+    #: Which user may do what. Without an entry, every user may do everything.
+    entitlement: tuple[Entitlement, ...] = ()
     limits: Limits = Limits()
     transaction_log: TransactionLog = TransactionLog()
     #: Filters may hold patterns that only a backtracking engine runs (docs/filters.md section 5).
@@ -494,6 +497,7 @@ class Config(Model):
             data_directory: DirectoryLike = ...,
             transport: Transport | Table | Sequence[Transport | Table] = ...,
             authentication: Authentication | Table = ...,
+            entitlement: Entitlement | Table | Sequence[Entitlement | Table] = ...,
             limits: Limits | Table = ...,
             transaction_log: TransactionLog | Table = ...,
             allow_backtracking_patterns: bool = ...,
@@ -527,7 +531,12 @@ class Config(Model):
             if isinstance(values, Mapping) and key in values:
                 raise ValueError(not_in_this_version(key))
         return tables_as_lists(
-            values, transport=Transport, queue=Queue, local_queue=Queue, sow_topic=SowTopic
+            values,
+            transport=Transport,
+            entitlement=Entitlement,
+            queue=Queue,
+            local_queue=Queue,
+            sow_topic=SowTopic,
         )
 
     @classmethod
@@ -544,6 +553,11 @@ class Config(Model):
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise ConfigError(f"not UTF-8: {error.reason} at byte {error.start}", file=path) from None
+        return cls._parse(path, text)
+
+    @classmethod
+    def _parse(cls, path: Path, text: str) -> Config:
+        """The configuration in the text of a file."""
         try:
             settings = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -695,6 +709,7 @@ class Config(Model):
             data_directory=directory,
             transport=tuple(transport.model_dump() for transport in transports),
             authentication=self.authentication,
+            entitlement=self.entitlement,
             limits=self.limits,
             transaction_log=self.transaction_log,
             allow_backtracking_patterns=self.allow_backtracking_patterns,
@@ -714,6 +729,10 @@ class Config(Model):
             "replication": self.replication.below(directory),
         }
         return self.model_copy(update=update)
+
+    def entitlements_to_core(self) -> list[dict[str, Any]]:
+        """The entries of `entitlement` as the core reads them."""
+        return [entry.to_core() for entry in self.entitlement]
 
     def to_core(self, *, in_memory: bool = False, max_connections: int | None = None) -> str:
         """The JSON that the core reads: bytes and nanoseconds. `max_connections`: where there is
@@ -748,6 +767,7 @@ class Config(Model):
                     self.group, [queue.name for queue in self.local_queue]
                 ),
                 "sow_topics": [topic.to_core() for topic in self.sow_topic],
+                "entitlements": self.entitlements_to_core(),
                 "transports": [
                     {
                         "name": transport.name,

@@ -126,7 +126,9 @@ class Logons:
         if reason is None:
             assert logon.user is not None
             self._users[number] = guard, logon.user
-            self._event(Engine.AUTHENTICATED, number, logon.user.encode())
+            # Names have no control characters.
+            names = [logon.user, *guard.users.by_name[logon.user].groups]
+            self._event(Engine.AUTHENTICATED, number, "\n".join(names).encode())
             return
         delay = guard.delay_of(logon.address.rpartition(":")[0], self._loop.time())
         refuse = partial(self._event, Engine.NOT_AUTHENTICATED, number, guard.REFUSED.encode())

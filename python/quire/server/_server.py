@@ -27,8 +27,9 @@ from quire._quire import LINKS_ACCEPTED_MAX, Engine, tls_required
 from quire.client._define import DropReport, QueueChanges, QueueSettings, changes_to_core, settings_to_core
 from quire.config import Address, Config
 from quire.journal._journal import ServerJournal
-from quire.server._logons import Logons
+from quire.server._logons import Logons, pairs
 from quire.server._maintenance import listen_locally, user_of
+from quire.server._reload import reloaded
 from quire.server._replication import ServerReplication
 from quire.server._tls import RELOAD_INTERVAL, Certificates, Secured
 
@@ -97,6 +98,7 @@ class Server:
         self._links_tls: Certificates | None = None
         self._destination_tls: list[Certificates | None] = []
         self._reload_timer: asyncio.TimerHandle | None = None
+        self._refresh_files: Callable[[], None] | None = None
         #: The logons whose passwords are checked.
         self._logons: Logons | None = None
         #: Attempts to connect to other instances.
@@ -154,6 +156,32 @@ class Server:
         check_type(name, str, "name")
         messages, warnings = self._running_engine.drop_queue(name)
         return DropReport(messages, tuple(warnings))
+
+    def reload(self) -> list[str]:
+        """Reads the configuration file again. Returns the keys that have changed.
+
+        `entitlement` may have changed. The connections of users that have other entries than before
+        have ended when this returns. The files of users and of certificates are read, too.
+
+        Raises `ConfigError` for a mistake in the file, and when another key has changed. Nothing
+        changes then.
+        """
+        engine = self._running_engine
+        try:
+            config, changed = reloaded(self.config)
+            if changed:
+                try:
+                    engine.entitle(config.to_core())
+                except ConfigError as error:
+                    raise config.placed(error) from None
+        except (ConfigError, OSError) as error:
+            _log.warning("audit: reload %s", pairs(result="refused", reason=str(error)))
+            raise
+        self.config = config
+        self._look_at_files()
+        reason = ", ".join(changed) or "nothing has changed"
+        _log.info("audit: reload %s", pairs(result="applied", reason=reason))
+        return changed
 
     @property
     def replication(self) -> ServerReplication:
@@ -387,13 +415,24 @@ class Server:
         if not secured and not logons.has_users:
             return
 
-        def follow() -> None:
+        def refresh() -> None:
             for each in secured:
                 each.refresh()
             logons.refresh()
+
+        def follow() -> None:
+            refresh()
             self._reload_timer = loop.call_later(RELOAD_INTERVAL, follow)
 
+        self._refresh_files = refresh
         self._reload_timer = loop.call_later(RELOAD_INTERVAL, follow)
+
+    def _look_at_files(self) -> None:
+        """Reads the files that have changed, without waiting for the interval."""
+        refresh = self._refresh_files
+        if refresh is not None and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed already
+                self._loop.call_soon_threadsafe(refresh)
 
     async def _listen_locally(self) -> asyncio.AbstractServer | None:
         """Binds the socket of the administrator; `None` when there can be none. Accepts nothing yet."""
@@ -412,6 +451,8 @@ class Server:
             for transport in self.config.transport
             if self.config.authentication_of(transport).method == "none"
         ]
+        if self.config.has_users and not self.config.entitlement:
+            _log.warning("there is no [[entitlement]]: every user may do everything")
         links, tls = self.config.replication.address, self._links_tls
         if links is not None and (tls is None or not tls.knows_clients):
             open_.append(Address.parse(links))

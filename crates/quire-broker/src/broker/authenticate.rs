@@ -35,7 +35,7 @@ impl Broker {
     }
 
     /// The driver has checked the password of a logon. Its connection may have ended meanwhile.
-    pub(super) fn authenticated(&mut self, connection: ConnectionId, user: Result<&str, &str>) {
+    pub(super) fn authenticated(&mut self, connection: ConnectionId, user: Result<&str, &str>, groups: &str) {
         let Some(id) = self.cx.session_of(connection) else { return };
         let session = self.cx.session(id);
         let Some(logon) = session.waiting_logon.take() else { return };
@@ -44,6 +44,7 @@ impl Broker {
         }
         match user {
             Ok(user) => {
+                self.cx.session(id).groups = groups.lines().map(Into::into).collect();
                 self.publishers.log_on(&mut self.cx, id, &logon.of_user(user));
                 // A logon may still wait for the disk.
                 self.cx.resume_commands(id, Stall::Authenticating);

@@ -8,11 +8,12 @@ use crate::admin::{AdminCommand, AdminReply, Requester};
 use crate::codec::{Codec, CodecError};
 use crate::config::queues::{QueueChanges, QueueSettings};
 use crate::context::Shutdown;
+use crate::entitlement::{Denied, Grant, Resource};
 use crate::queues::{Define, check_size};
 use crate::session::{ACK_BACKLOG_MAX, Phase, RestOfBatch, SessionId, Stall};
 use crate::slice::CONTINUATION;
 use crate::stats::Page;
-use crate::stats::QueueFigures;
+use crate::stats::{QueueFigures, ServerStats};
 use crate::tail::LogConsumer;
 use quire_command::{Code, Command, DefineQueue, Publish, PublishBatch, Query};
 use quire_expression::topic::TopicSelector;
@@ -99,31 +100,40 @@ impl Broker {
     }
 
     /// One command. The sender and the kind of the command decide which service carries it out.
+    ///
+    /// The intake decides about publishes, by their topics.
     fn take_command(&mut self, id: SessionId, command: &Command<'_>) {
-        let session = &self.cx.clients.sessions.all[id];
-        let admitted = match &session.identity {
-            Some(identity) => self.cx.admit(&identity.principal, command),
-            // Before its logon, a connection may send only a logon: see below.
-            None => Ok(()),
-        };
-        if let Err(refused) = admitted {
-            return self.cx.end(id, refused.code, &refused.reason);
+        let is_logged_on = self.cx.clients.sessions.all[id].phase != Phase::AwaitingLogon;
+        match command {
+            Command::Publish(publish) if is_logged_on => {
+                if let Some(publisher) = self.publishers.begin_publish(&mut self.cx, id) {
+                    self.intake().publish(id, publisher, publish);
+                    self.cx.end_of_publish(id, publish.data.len());
+                }
+            }
+            Command::PublishBatch(batch) if is_logged_on => self.publish_batch(id, *batch),
+            command => self.take_other(id, command),
         }
-        match (session.phase, command) {
+    }
+
+    /// A command that is not a publish, or the first command of a connection.
+    #[inline(never)]
+    fn take_other(&mut self, id: SessionId, command: &Command<'_>) {
+        // Before its logon, a connection has no rights, and may send only a logon: see below.
+        let granted = match self.cx.admit(id, command) {
+            Ok(granted) => granted,
+            Err(denied) => return self.refuse(id, command, &denied),
+        };
+        let grant = granted.as_deref().unwrap_or(Grant::whole());
+        match (self.cx.clients.sessions.all[id].phase, command) {
             (Phase::AwaitingLogon, Command::Logon(logon)) => self.log_on(id, logon),
             (Phase::AwaitingLogon, _) => {
                 self.cx.end(id, Code::LogonRequired, "the first frame is not a logon")
             }
             (_, Command::Logon(_)) => self.cx.end(id, Code::DuplicateLogon, "logged on already"),
-            (_, Command::Publish(publish)) => {
-                if let Some(publisher) = self.publishers.begin_publish(&mut self.cx, id) {
-                    self.intake().publish(id, publisher, publish);
-                    self.cx.end_of_publish(id, publish.data.len());
-                }
-                return;
-            }
-            (_, Command::PublishBatch(batch)) => return self.publish_batch(id, *batch),
-            (_, Command::Subscribe(subscribe)) => self.subscribe(id, subscribe),
+            // See `take_command`.
+            (_, Command::Publish(_) | Command::PublishBatch(_)) => return,
+            (_, Command::Subscribe(subscribe)) => self.subscribe(id, subscribe, grant),
             (_, Command::Unsubscribe(unsubscribe)) => self.unsubscribe(id, unsubscribe),
             (_, Command::Flush { command, acks }) => {
                 // A flush includes the earlier changes of queues.
@@ -138,10 +148,10 @@ impl Broker {
             (_, Command::Resume { command, acks, subscriptions }) => {
                 self.bookmarks.resume(&mut self.cx, id, *command, *acks, *subscriptions);
             }
-            (_, Command::Settle(settle)) => self.queues.settle(&mut self.cx, id, settle),
+            (_, Command::Settle(settle)) => self.queues.settle(&mut self.cx, id, settle, grant),
             (_, Command::Extend(extend)) => self.queues.extend(&mut self.cx, id, extend),
-            (_, Command::Query(query)) => self.query(id, query),
-            (_, Command::SowDelete(delete)) => self.intake().begin_delete(id, delete),
+            (_, Command::Query(query)) => self.query(id, query, grant),
+            (_, Command::SowDelete(delete)) => self.intake().begin_delete(id, delete, grant),
             (_, Command::Stats { command, queue }) => {
                 let stats = AdminCommand::QueueStats(queue.map(str::to_owned));
                 self.administer(self.cx.requester(id, *command), stats);
@@ -152,7 +162,10 @@ impl Broker {
             (_, Command::DefineQueue { command, action }) => {
                 let by = self.cx.requester(id, *command);
                 match define_queue(action) {
-                    Ok(define) => self.administer(by, define),
+                    Ok(define) => match self.cx.admit_define(id, &define) {
+                        Ok(()) => self.administer(by, define),
+                        Err(denied) => self.cx.reply(&by, denied.refused().into()),
+                    },
                     Err(reason) => self.cx.reply(&by, AdminReply::refused(Code::BadOption, reason)),
                 }
             }
@@ -165,6 +178,40 @@ impl Broker {
                 let by = self.cx.requester(id, maintain.command);
                 self.administer(by, AdminCommand::Maintain((*maintain).into()));
             }
+        }
+        self.cx.end_of_command(id);
+    }
+
+    /// Answers a command that its user may not run.
+    fn refuse(&mut self, id: SessionId, command: &Command<'_>, denied: &Denied) {
+        let (command, subscription) = match command {
+            Command::SowDelete(delete) => {
+                self.intake().refuse_delete(id, delete, denied);
+                return self.cx.end_of_command(id);
+            }
+            Command::Subscribe(subscribe) => (subscribe.command, subscribe.subscription),
+            Command::Query(query) => (query.command, query.subscription),
+            Command::Settle(settle) => (settle.command, 0),
+            Command::Extend(extend) => (extend.command, 0),
+            Command::Maintain(maintain) => (maintain.command, 0),
+            Command::Stats { command, .. }
+            | Command::Inspect { command, .. }
+            | Command::DefineQueue { command, .. }
+            | Command::Replicate { command, .. } => (*command, 0),
+            // They need no right, or are decided later.
+            Command::Logon(_)
+            | Command::Publish(_)
+            | Command::PublishBatch(_)
+            | Command::Unsubscribe(_)
+            | Command::Flush { .. }
+            | Command::Heartbeat
+            | Command::Goodbye
+            | Command::Pause { .. }
+            | Command::Resume { .. } => (0, 0),
+        };
+        // Without a number, the client waits for no answer.
+        if command != 0 {
+            self.cx.refuse_command(id, command, subscription, &denied.refused());
         }
         self.cx.end_of_command(id);
     }
@@ -189,13 +236,23 @@ impl Broker {
             AdminCommand::DropQueue(name) => {
                 return self.queues.define(&mut self.cx, by, Define::Drop(name));
             }
-            AdminCommand::QueueStats(None) => AdminReply::Queues(self.queues.stats(&self.cx)),
+            AdminCommand::QueueStats(None) => {
+                let mut figures = self.queues.stats(&self.cx);
+                figures.retain(|name, _| self.cx.may_monitor(&by, name));
+                AdminReply::Queues(figures)
+            }
             AdminCommand::QueueStats(Some(name)) => match self.queues.stats_of(&self.cx, &name) {
                 Some(stats) => AdminReply::Queues(QueueFigures::from([(name, stats)])),
                 None => AdminReply::refused(Code::UnknownQueue, format!("no queue has the name {name:?}")),
             },
             AdminCommand::Stats => AdminReply::Stats(Box::new(self.stats())),
-            AdminCommand::Server => AdminReply::Server(Box::new(self.server_stats())),
+            AdminCommand::Server if !self.cx.may_monitor(&by, Resource::Server.name()) => {
+                AdminReply::Identity { name: self.cx.config.name.clone(), user: self.cx.user_of(&by) }
+            }
+            AdminCommand::Server => {
+                let user = self.cx.user_of(&by);
+                AdminReply::Server(Box::new(ServerStats { user, ..self.server_stats() }))
+            }
             AdminCommand::Clients(after) => AdminReply::Clients(self.connections_after(after)),
             AdminCommand::Replication => AdminReply::Replication(Box::new(self.links.stats(&self.cx))),
             AdminCommand::Messages(question) => return self.links.answer(&mut self.cx, by, &question),
@@ -206,7 +263,7 @@ impl Broker {
                 }
             }
             AdminCommand::Topics(after) => {
-                let mut page = self.cx.topics_after(&after);
+                let mut page = self.cx.topics_after(&after, |topic| self.cx.knows(&by, topic));
                 self.tables.describe(&self.cx, &mut page);
                 self.bookmarks.count_subscriptions(&self.cx, &mut page);
                 AdminReply::Topics(page)
@@ -227,18 +284,20 @@ impl Broker {
     }
 
     /// A query of last-value topics, or of a queue.
-    fn query(&mut self, id: SessionId, query: &Query<'_>) {
+    fn query(&mut self, id: SessionId, query: &Query<'_>, grant: &Grant) {
         let selector = TopicSelector::new(query.topic).ok();
-        let tables = selector.as_ref().map(|selector| self.cx.topics.tables_of(selector)).unwrap_or_default();
+        let mut tables =
+            selector.as_ref().map(|selector| self.cx.topics.tables_of(selector)).unwrap_or_default();
+        self.tables.retain_visible(&mut tables, grant);
         // A pattern that matches no last-value topic has an empty result, and so has a topic of a
         // container without records.
         let may_be_empty = selector.is_some_and(|selector| {
             matches!(selector, TopicSelector::Pattern(_)) || self.cx.topics.may_keep_values(&selector)
         });
         if tables.is_empty() && !(may_be_empty && query.wants_last_values) {
-            return self.queues.query(&mut self.cx, id, query);
+            return self.queues.query(&mut self.cx, id, query, grant);
         }
-        self.tables.query(&mut self.cx, id, query, tables);
+        self.tables.query(&mut self.cx, id, query, tables, grant);
     }
 
     /// Continues with a stalled session whose reason has ended.

@@ -105,7 +105,7 @@ impl Broker {
         on_progress: &mut dyn FnMut(RecoveryProgress),
     ) -> Result<Broker, OpenError> {
         config.check()?;
-        let Compiled { rules, queues: definitions, tables, links } = config.compile()?;
+        let Compiled { rules, queues: definitions, tables, links, entitlements } = config.compile()?;
         let mut warnings = config.warnings(&rules, &definitions);
         let found = QueueService::load_created(&config, definitions, &rules, &journal)?;
         warnings.extend(found.replaced.iter().map(|name| {
@@ -123,6 +123,7 @@ impl Broker {
             .map_err(|error| ConfigError::new("queues", error.to_string()))?;
         let topics = TopicTable::new(rules, routes, Tables::routes(&tables), unreadable.arena());
         let mut cx = Context::new(config, journal, topics, unreadable, (TURN_EFFORT_MAX, TURN_SIZE_MAX));
+        cx.clients.access.entitlements = entitlements;
         cx.open_links(&links);
         warnings.into_iter().for_each(|text| cx.note(Event::ConfigWarning { text }));
         let mut broker = Broker {
@@ -174,7 +175,8 @@ impl Broker {
                 self.links.opened(&mut self.cx, destination, Err(reason));
             }
             Input::LinkAccepted { connection, peer } => self.links.accepted(&mut self.cx, connection, peer),
-            Input::Authenticated { connection, user } => self.authenticated(connection, user),
+            Input::Authenticated { connection, user, groups } => self.authenticated(connection, user, groups),
+            Input::Entitle(entitlements) => self.cx.entitle(entitlements),
             Input::Reset { connection, reason } => {
                 if let Some(id) = self.cx.session_of(connection) {
                     self.cx.end(id, Code::EntitlementReset, reason);
@@ -327,6 +329,7 @@ impl Broker {
         ServerStats {
             name: self.cx.config.name.clone(),
             version: env!("CARGO_PKG_VERSION"),
+            user: None,
             started: self.cx.clock.started.unwrap_or(self.cx.clock.now.wall),
             now: self.cx.clock.now.wall,
             journal_file_count,
@@ -360,6 +363,9 @@ impl Broker {
             connection: session.connection,
             peer: session.peer.to_string(),
             client_name: session.client_name().unwrap_or_default(),
+            user: session.client_facts().user,
+            denied_read_count: session.denied_read_count,
+            denied_write_count: session.denied_write_count,
             sequence: publisher.map_or(0, |publisher| publisher.highest()),
             sequence_jump_count: publisher.map_or(0, |publisher| publisher.jump_count()),
             subscription_count: session.subscriptions.len(),
@@ -694,6 +700,7 @@ impl Broker {
                 Timer::Conflated(subscription) => self.cx.deliver_due(subscription),
                 // Later phases of the turn process these.
                 Timer::End | Timer::Progress | Timer::Queues | Timer::Tables | Timer::Links => (),
+                Timer::Refusals => self.cx.log_refusals(),
                 Timer::Maintenance => {
                     let consumers = consumers!(self);
                     self.maintenance.timer_fired(&mut self.cx, &consumers);

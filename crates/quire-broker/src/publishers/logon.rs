@@ -42,6 +42,8 @@ impl Publishers {
             persisted: logon.persisted,
         });
         session.phase = Phase::LoggingOn;
+        let rights = cx.rights_at_logon(id, logon.user);
+        cx.session(id).rights = rights;
         cx.clock.timers.clear_session(id);
         if logon.heartbeat_ms > 0 {
             let interval = Duration::from_millis(logon.heartbeat_ms.into());

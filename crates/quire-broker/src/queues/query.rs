@@ -13,6 +13,7 @@ use super::QueueService;
 use super::jobs::Lookup;
 use crate::codec::Encoder;
 use crate::context::Context;
+use crate::entitlement::Grant;
 use crate::failure::code_of;
 use crate::replay::CHUNK_SIZE_MAX;
 use crate::reply::{Refused, bad_order, not_last_value};
@@ -20,7 +21,8 @@ use crate::scan::{context_of, message_of};
 use crate::session::{SessionId, Stall};
 use quire_command::{Ack, AckKind, Acks, Code, Message, Query, Queued, Reply};
 use quire_expression::filter::Filter;
-use quire_expression::message_type::Arena;
+use quire_expression::message_type::{Arena, MessageType};
+use quire_expression::select::Select;
 use quire_expression::topic::TopicSelector;
 use quire_queue::WaitingMessage;
 use quire_table::Order;
@@ -51,6 +53,8 @@ pub(crate) struct Page {
     /// Of these, done.
     done: usize,
     filter: Option<Filter>,
+    /// The fields that are visible; `None` = all.
+    select: Option<Select>,
     /// The most messages still wanted.
     left: usize,
     now: Timestamp,
@@ -69,9 +73,9 @@ pub(crate) struct PageFound {
 }
 
 impl QueueService {
-    pub(crate) fn query(&mut self, cx: &mut Context, id: SessionId, query: &Query<'_>) {
+    pub(crate) fn query(&mut self, cx: &mut Context, id: SessionId, query: &Query<'_>, grant: &Grant) {
         cx.acknowledge_received(id, query.command, query.subscription, query.acks);
-        match self.plan_query(cx, id, query) {
+        match self.plan_query(cx, id, query, grant) {
             Ok(job) => {
                 cx.acknowledge_processed(id, query.command, query.subscription, query.acks);
                 self.querying.insert(id, job);
@@ -86,6 +90,7 @@ impl QueueService {
         cx: &mut Context,
         id: SessionId,
         query: &Query<'_>,
+        grant: &Grant,
     ) -> Result<QueryJob, Refused> {
         let Some(queue) = self.find(query.topic) else {
             return Err(match query.wants_last_values {
@@ -115,7 +120,8 @@ impl QueueService {
             return Err(Refused::new(Code::SubscriptionInUse, reason));
         }
         let filter = query.filter.map(|text| cx.parse_filter(id, text)).transpose()?;
-        let options = cx.filter_options(id);
+        let filter = cx.narrow(id, grant, filter)?;
+        let options = cx.options_within(id, grant);
         let order = query.order_by.map(|text| Order::parse(text, &options)).transpose();
         let order = order.map_err(|error| bad_order(&error))?;
         let left = query.top_n.map_or(usize::MAX, |count| count as usize);
@@ -142,6 +148,7 @@ impl QueueService {
             waiting: waiting.into(),
             done: 0,
             filter,
+            select: grant.visible_fields(),
             left,
             now: cx.clock.now.wall,
         };
@@ -245,13 +252,14 @@ impl QueueService {
 
 impl Page {
     fn copy(&self) -> Page {
-        Page { waiting: self.waiting.clone(), filter: self.filter.clone(), ..*self }
+        let (filter, select) = (self.filter.clone(), self.select.clone());
+        Page { waiting: self.waiting.clone(), filter, select, ..*self }
     }
 
     /// Reads on until a chunk is full.
     pub(super) fn run(self, reader: Reader, mut arena: Arena) -> PageFound {
         let mut lookup = Lookup::new(reader);
-        let mut found = PageFound::default();
+        let (mut found, mut selected) = (PageFound::default(), Vec::new());
         for waiting in &self.waiting[self.done..] {
             let is_full = found.message_count == self.left;
             if (is_full && self.filter.is_none()) || found.frames.len() >= CHUNK_SIZE_MAX {
@@ -282,7 +290,11 @@ impl Page {
                 cancels: waiting.cancel_count,
                 ..Queued::default()
             };
-            let message = Message { queued: Some(queued), ..message_of(&record, self.subscription) };
+            let mut message = Message { queued: Some(queued), ..message_of(&record, self.subscription) };
+            if let Some(select) = &self.select {
+                let message_type = MessageType::from_code(record.message_type);
+                message.data = select.apply(message_type, record.data, &mut arena, &mut selected);
+            }
             self.encoder.put_message(&message, &mut found.frames);
             found.message_count += 1;
         }

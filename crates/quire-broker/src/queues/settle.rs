@@ -9,6 +9,7 @@ use rustc_hash::FxBuildHasher;
 use super::QueueService;
 use super::jobs::{find_all, matching};
 use crate::context::Context;
+use crate::entitlement::Grant;
 use crate::reply::Refused;
 use crate::session::{SessionId, Stall};
 use quire_command::{Ack, AckKind, Acks, Bookmarks, Code, Extend, Reply, Selection, Settle};
@@ -56,7 +57,7 @@ struct Sweep {
 }
 
 impl QueueService {
-    pub(crate) fn settle(&mut self, cx: &mut Context, id: SessionId, settle: &Settle<'_>) {
+    pub(crate) fn settle(&mut self, cx: &mut Context, id: SessionId, settle: &Settle<'_>, grant: &Grant) {
         let Settle { command, acks, queue: name, messages, .. } = *settle;
         let Some(queue) = self.find(name) else { return cx.no_queue(id, command, name) };
         if command != 0 {
@@ -64,8 +65,13 @@ impl QueueService {
         }
         cx.session(id).has_settled = true;
         match messages {
-            Selection::Bookmarks(bookmarks) => self.settle_bookmarks(cx, id, queue, settle, bookmarks),
-            Selection::Matching(text) => self.begin_sweep(cx, id, queue, settle, text),
+            Selection::Bookmarks(bookmarks) if grant.is_whole() => {
+                self.settle_bookmarks(cx, id, queue, settle, bookmarks);
+            }
+            Selection::Bookmarks(bookmarks) => {
+                self.settle_visible(cx, id, queue, settle, bookmarks, grant);
+            }
+            Selection::Matching(text) => self.begin_sweep(cx, id, queue, settle, text, grant),
         }
     }
 
@@ -98,6 +104,70 @@ impl QueueService {
         cx.stall(id, Stall::Settling);
     }
 
+    /// Settles those of the messages that the grant leaves visible. A message that the connection
+    /// holds was visible when it was delivered. The others are read first.
+    fn settle_visible(
+        &mut self,
+        cx: &mut Context,
+        id: SessionId,
+        queue: QueueId,
+        settle: &Settle<'_>,
+        bookmarks: Bookmarks<'_>,
+        grant: &Grant,
+    ) {
+        let Settle { verdict, command, acks, .. } = *settle;
+        let filter = match cx.narrow(id, grant, None) {
+            Ok(filter) => filter,
+            Err(_) if command == 0 => return,
+            Err(refused) => return cx.refuse_command(id, command, 0, &refused),
+        };
+        let (known, mut unknown) = self.split_known(queue, bookmarks);
+        let (held, others): (Vec<_>, Vec<_>) =
+            known.into_iter().partition(|position| self.holds(cx, id, queue, *position));
+        let definition = self.definition(queue).clone();
+        // As in `settle_bookmarks`.
+        if definition.config.leasing != Leasing::Sublease || verdict.gives_back() {
+            unknown.clear();
+        }
+        let reason = self.reason_to_keep(queue, settle);
+        let count = self.settle_positions(cx, id, queue, verdict, reason.as_ref(), &held);
+        if others.is_empty() && unknown.is_empty() {
+            return self.answer_settle(cx, id, command, acks, count);
+        }
+        let (reader, now) = (cx.log.reader.clone(), cx.clock.now.wall);
+        let number = Some(cx.begin_job(
+            move |arena| {
+                let found = find_all(&reader, unknown, &definition);
+                let mut positions = others;
+                positions.extend(found.iter().map(|(_, position)| *position));
+                let visible = match &filter {
+                    Some(filter) => matching(reader, positions, filter, now, arena),
+                    None => positions,
+                };
+                let is_visible = |(_, position): &(Bookmark, Position)| visible.contains(position);
+                let searched = found.into_iter().filter(is_visible).collect::<Vec<_>>();
+                (visible, searched)
+            },
+            move |queues: &mut QueueService, cx, number, found: Option<(Vec<Position>, Vec<_>)>| {
+                let (positions, searched) = found.unzip();
+                queues.searched.extend(
+                    searched.into_iter().flatten().map(|(bookmark, position)| ((queue, position), bookmark)),
+                );
+                queues.settle_found(cx, id, number, positions);
+            },
+        ));
+        let job = SettleJob { queue, verdict, reason, command, acks, count, number, sweep: None };
+        self.settling.insert(id, job);
+        cx.stall(id, Stall::Settling);
+    }
+
+    /// Whether a message is delivered to a connection, and not settled.
+    fn holds(&self, cx: &Context, id: SessionId, queue: QueueId, position: Position) -> bool {
+        let holder = self.engine.holder(queue, position).and_then(|holder| self.subscriptions.get(&holder));
+        let subscription = holder.and_then(|holder| cx.clients.subscriptions.get(*holder));
+        subscription.is_some_and(|subscription| subscription.session == id)
+    }
+
     fn begin_sweep(
         &mut self,
         cx: &mut Context,
@@ -105,15 +175,14 @@ impl QueueService {
         queue: QueueId,
         settle: &Settle<'_>,
         text: &str,
+        grant: &Grant,
     ) {
         let Settle { verdict, command, acks, .. } = *settle;
-        let filter = match text {
-            "" => None,
-            text => match cx.parse_filter(id, text) {
-                Ok(filter) => Some(filter),
-                Err(_) if command == 0 => return,
-                Err(refused) => return cx.refuse_command(id, command, 0, &refused),
-            },
+        let wanted = if text.is_empty() { Ok(None) } else { cx.parse_filter(id, text).map(Some) };
+        let filter = match wanted.and_then(|wanted| cx.narrow(id, grant, wanted)) {
+            Ok(filter) => filter,
+            Err(_) if command == 0 => return,
+            Err(refused) => return cx.refuse_command(id, command, 0, &refused),
         };
         let taken = self.engine.taken(queue);
         let end = self.engine.last_active(queue).unwrap_or_default();

@@ -8,6 +8,8 @@ use super::QueueService;
 use super::deliver::Pending;
 use super::filters::Answers;
 use crate::context::Context;
+use crate::entitlement::Grant;
+use crate::reply::Refused;
 use crate::session::SessionId;
 use crate::subscription::SubscriptionId;
 use quire_command::{BegunMessages, LeaseEnd, Reply};
@@ -40,10 +42,10 @@ impl QueueSubscription {
 
 /// The options of a subscription to queues.
 pub(crate) struct Wanted<'a> {
-    pub queues: &'a [QueueId],
+    /// With the filter of each.
+    pub queues: &'a [(QueueId, Option<Filter>)],
     /// See [`QueueSubscription::is_named`].
     pub is_named: bool,
-    pub filter: Option<&'a Filter>,
     /// The most messages outstanding; 1 when it is not given.
     pub max_backlog: Option<u32>,
 }
@@ -58,6 +60,28 @@ impl QueueService {
                 meant.map(|(_, queue)| *queue).collect()
             }
         }
+    }
+
+    /// The queues among these that a grant shows, with the filter of each for a subscription that
+    /// wants these messages.
+    ///
+    /// # Errors
+    /// The filters are too large together.
+    pub(crate) fn visible(
+        &self,
+        cx: &mut Context,
+        session: SessionId,
+        queues: Vec<QueueId>,
+        wanted: Option<&Filter>,
+        grant: &Grant,
+    ) -> Result<Vec<(QueueId, Option<Filter>)>, Refused> {
+        let mut visible = Vec::with_capacity(queues.len());
+        for queue in queues {
+            if let Some(own) = grant.of_topic(&self.all[queue.get() as usize].name) {
+                visible.push((queue, cx.narrow(session, &own, wanted.cloned())?));
+            }
+        }
+        Ok(visible)
     }
 
     /// The engine, and the callbacks that answer its questions.
@@ -96,14 +120,16 @@ impl QueueService {
         kept: Option<QueueSubscription>,
         wanted: &Wanted<'_>,
     ) -> Result<QueueSubscription, SubscribeError> {
-        let Wanted { queues, is_named, filter, max_backlog } = *wanted;
+        let Wanted { queues, is_named, max_backlog } = *wanted;
         let connection = ConnectionId::new(cx.session(session).connection.0);
         let spec = SubscriptionSpec {
             connection,
             backlog: max_backlog,
             queues: queues
                 .iter()
-                .map(|queue| (*queue, filter.map(|filter| self.filters.acquire(*queue, filter))))
+                .map(|(queue, filter)| {
+                    (*queue, filter.as_ref().map(|filter| self.filters.acquire(*queue, filter)))
+                })
                 .collect(),
         };
         let filters = spec.queues.iter().filter_map(|(_, filter)| *filter).collect();

@@ -235,6 +235,7 @@ impl PublishStream {
             kind: message.kind,
             data,
         };
+        let frame = cx.leaving(id, &message.context(), frame);
         cx.deliver_published(id, &message.context(), &frame, message.is_queue, None);
     }
 }

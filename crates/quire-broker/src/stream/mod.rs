@@ -116,7 +116,8 @@ impl PublishStream {
                 continue;
             }
             let data = cx.select(subscription, Some(context.message_type), message.data, &mut memory);
-            cx.deliver_published(subscription, context, &Message { data, ..*message }, false, None);
+            let message = cx.leaving(subscription, context, Message { data, ..*message });
+            cx.deliver_published(subscription, context, &message, false, None);
         }
     }
 

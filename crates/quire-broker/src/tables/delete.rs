@@ -15,6 +15,7 @@ use quire_table::{self as table, KeyRule, Polled, ScanId};
 use super::view::context_of_row;
 use super::{Arriving, Tables};
 use crate::context::Context;
+use crate::entitlement::Grant;
 use crate::reply::Refused;
 use crate::session::{SessionId, Stall};
 use crate::slice::PASS;
@@ -84,8 +85,10 @@ impl Tables {
         id: SessionId,
         delete: &SowDelete<'_>,
         tables: &[TableId],
+        grant: &Grant,
     ) -> Result<(), Refused> {
         let filter = self.open_delete(cx, id, delete, tables)?;
+        let filter = cx.narrow(id, grant, filter)?;
         let mut parts = VecDeque::new();
         for table in tables {
             let keys = self.keys_of(cx, delete, *table)?;

@@ -179,6 +179,7 @@ fn deliver(
         kind,
         data,
     };
+    let message = cx.leaving(id, &context, message);
     cx.deliver_view_change(id, &context, &message, view_change);
 }
 

@@ -10,8 +10,10 @@ use quire_table::{self as table, AsOf, Order, PageQuery};
 
 use super::history::AskedState;
 use super::scan::{QUERIES_PER_SESSION_MAX, Total};
+use super::view::context_of_row;
 use super::{Scan, Tables};
 use crate::context::Context;
+use crate::entitlement::Grant;
 use crate::log::Moment;
 use crate::reply::{Refused, bad_option, bad_order};
 use crate::session::SessionId;
@@ -102,6 +104,7 @@ impl Tables {
         id: SessionId,
         tables: Vec<TableId>,
         wanted: &Selected<'_>,
+        grant: &Grant,
     ) -> Result<RecordsPlan, Refused> {
         let bad = |reason: String| Refused::new(Code::BadOption, reason);
         let option = wanted.order_by.map(|_| "order_by").or(wanted.top_n.map(|_| "top_n"));
@@ -110,7 +113,7 @@ impl Tables {
                 format!("{option}: the pattern matches {} last-value topics; name one of them", tables.len());
             return Err(bad(reason));
         }
-        let options = cx.filter_options(id);
+        let options = cx.options_within(id, grant);
         let order = wanted.order_by.map(|text| Order::parse(text, &options)).transpose();
         let order = order.map_err(|error| bad_order(&error))?;
         if let Some(table) = tables.iter().find(|table| order.is_some() && !self.has_fields(**table)) {
@@ -156,10 +159,17 @@ impl Tables {
     }
 
     /// A query of the records of these topics. The instant of the result is this call.
-    pub(crate) fn query(&mut self, cx: &mut Context, id: SessionId, query: &Query<'_>, tables: Vec<TableId>) {
+    pub(crate) fn query(
+        &mut self,
+        cx: &mut Context,
+        id: SessionId,
+        query: &Query<'_>,
+        tables: Vec<TableId>,
+        grant: &Grant,
+    ) {
         cx.acknowledge_received(id, query.command, query.subscription, query.acks);
         let asked = query.bookmark.map_or(Ok(AskedState::Current), AskedState::parse);
-        let planned = asked.and_then(|asked| Ok((asked, self.plan_query(cx, id, query, tables)?)));
+        let planned = asked.and_then(|asked| Ok((asked, self.plan_query(cx, id, query, tables, grant)?)));
         match planned {
             Ok((AskedState::After(bookmark), planned)) if self.keep_history(&planned.0.tables) => {
                 self.find_bookmark(cx, id, planned, bookmark);
@@ -203,6 +213,7 @@ impl Tables {
         id: SessionId,
         query: &Query<'_>,
         tables: Vec<TableId>,
+        grant: &Grant,
     ) -> Result<(RecordsPlan, Option<Filter>, Asker), Refused> {
         check_query(query).map_err(bad_option)?;
         let number = query.subscription;
@@ -219,7 +230,8 @@ impl Tables {
         let select = select.map_err(|error| Refused::new(Code::BadOption, error.to_string()))?;
         self.check_types(&tables, filter.as_ref(), select.as_ref())?;
         let Query { order_by, skip_n, top_n, keys, .. } = *query;
-        let plan = self.plan(cx, id, tables, &Selected { order_by, skip_n, top_n, keys })?;
+        let plan = self.plan(cx, id, tables, &Selected { order_by, skip_n, top_n, keys }, grant)?;
+        let (filter, select) = (cx.narrow(id, grant, filter)?, grant.select(select));
         Ok((plan, filter, Asker { command: query.command, acks: query.acks, number, select }))
     }
 
@@ -260,6 +272,30 @@ impl Tables {
             next: None,
             lead_size: 0,
         })
+    }
+
+    /// Whether a message with this key replaces a record that the filter does not match.
+    pub(crate) fn replaces_other(
+        &mut self,
+        cx: &Context,
+        table: TableId,
+        key: &[u8],
+        filter: &Filter,
+    ) -> bool {
+        let Tables { all, arena, .. } = self;
+        let state = &all[table.0 as usize];
+        let definition = &state.definition;
+        arena.allow(u64::MAX);
+        state.table.get(key).is_some_and(|row| {
+            let now = cx.clock.now.wall;
+            let context = context_of_row(&definition.name, definition.message_type, &row, now);
+            !filter.matches_with(&context, arena)
+        })
+    }
+
+    /// Leaves out the topics that a grant hides.
+    pub(crate) fn retain_visible(&self, tables: &mut Vec<TableId>, grant: &Grant) {
+        tables.retain(|table| grant.includes(&self.all[table.0 as usize].definition.name));
     }
 
     /// Checks the selectors of a delete that has no `data`.

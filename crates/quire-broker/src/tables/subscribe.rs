@@ -13,6 +13,7 @@ use super::replace::View;
 use super::scan::drop_held;
 use super::{AskedState, Following, FormerView, RecordsPlan, Scan, Tables};
 use crate::context::Context;
+use crate::entitlement::Grant;
 use crate::log::Moment;
 use crate::reply::Refused;
 use crate::session::SessionId;
@@ -120,11 +121,13 @@ impl Tables {
         request: &Request<'_>,
         selector: &TopicSelector,
         asked: Option<AskedState>,
+        grant: &Grant,
     ) -> Result<Option<ViewPlan>, Refused> {
         if matches!(request, Request::Stream(_) | Request::Log(_)) {
             return Ok(None);
         }
         let mut named = cx.topics.tables_of(selector);
+        self.retain_visible(&mut named, grant);
         let Selected { order_by, top_n, skip_n, keys } = request.selection().copied().unwrap_or_default();
         if skip_n.is_some() && matches!(selector, TopicSelector::Pattern(_)) {
             let reason = format!(
@@ -151,7 +154,7 @@ impl Tables {
         }
         // Without last-value topics no message has a key.
         let keys = keys.filter(|_| may_keep_values || !named.is_empty());
-        let records = self.plan(cx, id, named, &Selected { order_by, top_n, skip_n, keys })?;
+        let records = self.plan(cx, id, named, &Selected { order_by, top_n, skip_n, keys }, grant)?;
         let records = if skip_n.is_some() { records.into_page()? } else { records };
         Ok(Some(ViewPlan { records, changes: Changes::of(request), asked }))
     }

@@ -9,6 +9,8 @@ mod clock;
 mod conflating;
 mod connections;
 mod costly_filters;
+mod entitled_messages;
+mod entitling;
 mod failures;
 #[path = "../../../quire-journal/tests/faulty_disk/mod.rs"]
 mod faulty_disk;

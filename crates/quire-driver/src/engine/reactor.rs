@@ -195,7 +195,7 @@ impl Reactor {
             // Its configuration has no users.
             Effect::Authenticate { connection, .. } => {
                 let user = Err("an embedded engine has no users");
-                self.host.handle(Input::Authenticated { connection, user });
+                self.host.handle(Input::Authenticated { connection, user, groups: "" });
             }
             Effect::PauseReading { connection } => self.set_reading(connection, false),
             Effect::ResumeReading { connection } => self.set_reading(connection, true),

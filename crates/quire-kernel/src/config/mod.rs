@@ -6,16 +6,19 @@ pub mod route;
 pub mod tables;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use quire_journal::{Action, JournalError};
 use serde::Deserialize;
 
+use crate::entitlement::{Entitlements, EntrySettings, Explanation, Right};
 use crate::topic::RecordingRule;
 use links::{Definition as LinkDefinition, ReplicatedTopic, ReplicationConfig};
 use queues::{Definition, QueueSettings};
 use quire_expression::filter::{ClientFacts, FilterOptions, InstanceFacts, similar};
 use quire_expression::message_type::MessageType;
+use quire_expression::select::Select;
 use quire_expression::topic::TopicSelector;
 use quire_queue::QUEUES_MAX;
 use tables::{SowTopicSettings, TableDefinition};
@@ -41,6 +44,8 @@ pub struct BrokerConfig {
     pub sow_topics: Vec<SowTopicSettings>,
     /// Links to other instances.
     pub replication: ReplicationConfig,
+    /// Which user may do what. Without an entry, every user may do everything.
+    pub entitlements: Vec<EntrySettings>,
     /// The transports. The driver names the transport of each connection by its index in this list.
     pub transports: Vec<TransportConfig>,
     /// The limits of all connections together.
@@ -260,6 +265,7 @@ pub struct Compiled {
     pub queues: Vec<Definition>,
     pub tables: Vec<TableDefinition>,
     pub links: Vec<LinkDefinition>,
+    pub entitlements: Option<Arc<Entitlements>>,
 }
 
 /// A value that cannot be used: an error in the configuration.
@@ -362,6 +368,42 @@ impl BrokerConfig {
             Ok(warnings) => (Vec::new(), warnings),
             Err(errors) => (errors.0, Vec::new()),
         }
+    }
+
+    /// Why the entries of a configuration allow a request, or refuse it, as JSON.
+    ///
+    /// # Errors
+    /// The first mistake in the configuration or in the request.
+    pub fn explain_entitlement(
+        text: &str,
+        user: &str,
+        groups: Vec<String>,
+        right: &str,
+        topic: &str,
+    ) -> Result<String, ConfigError> {
+        let Some(right) = Right::of_name(right) else {
+            let names = Right::ALL.map(Right::name).join(", ");
+            return Err(ConfigError::new("right", format!("expected one of {names}")));
+        };
+        let config = Self::unchecked(text)?;
+        let groups: Vec<Box<str>> = groups.into_iter().map(Into::into).collect();
+        let explanation = match Entitlements::compile(&config.entitlements, &config.filter_options())? {
+            Some(entitlements) => entitlements.explain(user, &groups, right, topic),
+            None => Explanation::without_entries(&groups),
+        };
+        serde_json::to_string(&explanation).map_err(|error| ConfigError::of_json(&error))
+    }
+
+    /// The entitlements of a configuration for a running server.
+    ///
+    /// # Errors
+    /// The first mistake. A running server cannot lose its last entry.
+    pub fn entitlements_of(text: &str) -> Result<Arc<Entitlements>, ConfigError> {
+        let compiled = Self::from_json(text)?.compile()?;
+        compiled.entitlements.ok_or_else(|| {
+            let reason = "the last entry was removed, so that every user could do everything; restart the server for this";
+            ConfigError::new("entitlements", reason)
+        })
     }
 
     fn unchecked(text: &str) -> Result<Self, ConfigError> {
@@ -479,21 +521,24 @@ impl BrokerConfig {
         let queues = Definition::compile(&self.queues, &rules, &options);
         let tables = TableDefinition::compile(&self.sow_topics, &rules, &names, &options);
         let links = self.replication.compile(&self.name, &options);
-        match (queues, tables, links) {
-            (Ok(queues), Ok(tables), Ok(links)) => {
+        let entitlements = Entitlements::compile(&self.entitlements, &options);
+        match (queues, tables, links, entitlements) {
+            (Ok(queues), Ok(tables), Ok(links), Ok(entitlements)) => {
                 let mut errors = ConfigErrors::default();
+                check_selects(entitlements.as_deref(), &tables, &mut errors);
                 let shared = queues.iter().enumerate().filter(|(_, queue)| !self.is_local_queue(&queue.name));
                 for (index, queue) in shared {
                     if let Some(refused) = self.replication.refuses(queue, true) {
                         errors.push(ConfigError::new(format!("queues[{index}].name"), refused));
                     }
                 }
-                errors.none_or(Compiled { rules, queues, tables, links })
+                errors.none_or(Compiled { rules, queues, tables, links, entitlements })
             }
-            (queues, tables, links) => {
+            (queues, tables, links, entitlements) => {
                 let mut errors = queues.err().unwrap_or_default();
                 errors.0.extend(tables.err().unwrap_or_default().0);
                 errors.0.extend(links.err().unwrap_or_default().0);
+                errors.0.extend(entitlements.err().unwrap_or_default().0);
                 Err(errors)
             }
         }
@@ -588,6 +633,20 @@ impl BrokerConfig {
     }
 }
 
+/// Refuses select lists of entries that hide the key of a last-value topic.
+fn check_selects(entitlements: Option<&Entitlements>, tables: &[TableDefinition], errors: &mut ConfigErrors) {
+    for table in tables {
+        let selects = entitlements.into_iter().flat_map(|entitlements| entitlements.selects_of(&table.name));
+        for (number, select) in selects {
+            let hides = |select: Select| table.key_fields.iter().any(|field| select.hides(field));
+            if Select::granted([select]).is_ok_and(hides) {
+                let reason = format!("it hides a field of the key of the last-value topic {:?}", table.name);
+                errors.push(ConfigError::new(format!("entitlements[{}].select", number - 1), reason));
+            }
+        }
+    }
+}
+
 impl ReplicationConfig {
     /// A destination to which messages of a topic are sent.
     fn sends(&self, topic: &str, message_type: MessageType) -> Option<&str> {
@@ -678,6 +737,7 @@ impl Default for BrokerConfig {
             queues: Vec::new(),
             sow_topics: Vec::new(),
             replication: ReplicationConfig::default(),
+            entitlements: Vec::new(),
             transports: vec![TransportConfig::default()],
             limits: Limits::default(),
         }

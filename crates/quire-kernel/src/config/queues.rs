@@ -270,6 +270,11 @@ impl QueueChanges {
         serde_json::from_str(text).map(QueueChanges).map_err(|error| ConfigError::of_json(&error))
     }
 
+    /// The text that a key gets; `None`: it does not change, or has no value.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        self.0.get(key)?.as_str()
+    }
+
     /// The settings with these changes.
     ///
     /// # Errors

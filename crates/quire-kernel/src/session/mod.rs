@@ -19,6 +19,7 @@ pub use outbox::{Outbox, SharedData, Taken};
 
 use crate::Access;
 use crate::codec::Codec;
+use crate::entitlement::Rights;
 use crate::ids::{ConnectionId, TransportId};
 use crate::replay::ReplayId;
 use crate::subscription::SubscriptionId;
@@ -115,6 +116,13 @@ pub struct Session {
     pub is_dirty: bool,
     /// The logon whose password the driver checks.
     pub waiting_logon: Option<Box<WaitingLogon>>,
+    /// The groups of its user.
+    pub groups: Box<[Box<str>]>,
+    /// The entitlements of its user; `None`: it may do everything.
+    pub rights: Option<Box<Rights>>,
+    /// Commands that its rights did not allow: those that read, and the others.
+    pub denied_read_count: u64,
+    pub denied_write_count: u64,
     /// Name, user and publisher, after the logon.
     pub identity: Option<Identity>,
     pub heartbeat: Option<Duration>,
@@ -205,6 +213,10 @@ impl Session {
             is_dirty: false,
             codec,
             waiting_logon: None,
+            groups: Box::default(),
+            rights: None,
+            denied_read_count: 0,
+            denied_write_count: 0,
             identity: None,
             heartbeat: None,
             received_at: now,

@@ -19,9 +19,13 @@ use crate::codec::Encoder;
 use crate::session::SessionId;
 use hashbrown::HashSet;
 use quire_expression::filter::{Filter, MessageContext};
+use quire_expression::message_type::Arena;
 use quire_expression::topic::TopicSelector;
 use rustc_hash::FxBuildHasher;
 use slotmap::SecondaryMap;
+
+/// Effort for the decision whether a record that left a view is still visible, as for the view.
+const VISIBLE_EFFORT_MAX: u64 = 4_000_000;
 
 /// One subscription of one connection. An idle one is this, its place in the audience of its topic,
 /// and an entry in its session.
@@ -43,6 +47,8 @@ pub struct Subscription {
 pub struct Interest {
     pub selector: TopicSelector,
     pub filter: Option<Filter>,
+    /// The messages that its user may see, which `filter` includes; `None` = all.
+    pub visible: Option<Filter>,
     /// The part of each message that is wanted; `None` = the whole.
     pub select: Option<Select>,
     /// Few subscriptions have bounds.
@@ -89,6 +95,14 @@ impl Interest {
     #[inline]
     pub fn leaves_out<'a>(&self, message: impl FnOnce() -> MessageContext<'a>) -> bool {
         self.bounds.as_ref().is_some_and(|bounds| bounds.leaves_out(&message()))
+    }
+
+    /// Whether the user may see a message. When the decision takes too much effort, the
+    /// user may not.
+    pub fn shows(&self, message: &MessageContext<'_>, arena: &mut Arena) -> bool {
+        let Some(visible) = &self.visible else { return true };
+        arena.allow(VISIBLE_EFFORT_MAX);
+        visible.decide(message, arena) == Some(true)
     }
 
     /// Whether messages with this key are wanted.

@@ -407,8 +407,12 @@ impl TopicTable {
     /// The topic for a message that is published to `name`. It is another topic when `name` is the
     /// name of a queue.
     pub fn publish_target(&self, name: &str) -> Option<Arc<str>> {
-        let route = self.routes.iter().flatten().find(|route| *route.name == *name)?;
-        Some(route.publish_target.clone())
+        Some(self.queue_route(name)?.publish_target.clone())
+    }
+
+    /// The topics of the queue with this name.
+    pub fn queue_route(&self, name: &str) -> Option<&QueueRoute> {
+        self.routes.iter().flatten().find(|route| *route.name == *name)
     }
 
     #[inline]

@@ -2,12 +2,16 @@
 //! accepts the message.
 
 use quire_command::{CORRELATION_SIZE_MAX, KEY_SIZE_MAX, KEYS_MAX, Publish};
+use quire_expression::filter::Filter;
+use quire_expression::message_type::MessageType;
 use quire_expression::topic::check_name;
 use quire_journal::{DeletedKeys, Instance, PublisherId, RecordKind};
 use quire_types::Delay;
 
 use super::Intake;
+use super::prepare::context_of;
 use crate::context::Context;
+use crate::entitlement::{Denied, Right};
 use crate::links::{LinkRules, SentRecord};
 use crate::log::Log;
 use crate::queues::QUEUE_PUBLISHER;
@@ -18,24 +22,54 @@ use crate::topic::{TableId, TopicId};
 impl Intake<'_> {
     /// The number of the topic of a message of a client.
     #[inline(always)]
-    pub(super) fn topic_of(&mut self, id: SessionId, topic: &[u8]) -> Result<TopicId, Refusal> {
-        match known_topic(self.cx, id, topic) {
+    pub(super) fn topic_of(&mut self, id: SessionId, publish: &Publish<'_>) -> Result<TopicId, Refusal> {
+        match known_topic(self.cx, id, publish.topic) {
             Some(topic) => Ok(topic),
-            None => self.find_topic(id, topic),
+            None => self.find_topic(id, publish),
         }
     }
 
     /// The number of a topic that the session has not stored. The topic gets a table when it is the
     /// first message of a topic that keeps last values by its pattern.
+    ///
+    /// The session does not store a topic of which its user may publish only some messages. So this
+    /// function decides about each of them.
     #[inline(never)]
-    fn find_topic(&mut self, id: SessionId, topic: &[u8]) -> Result<TopicId, Refusal> {
-        let known = find_topic(self.cx, topic)?;
+    fn find_topic(&mut self, id: SessionId, publish: &Publish<'_>) -> Result<TopicId, Refusal> {
+        let writable = writable(self.cx, id, publish.topic)?;
+        let known = find_topic(self.cx, publish.topic)?;
         let count_max = self.cx.config.limits.max_pattern_topics as usize;
         self.tables.admit_topic(self.cx, known.id, count_max).map_err(Refusal::NoTable)?;
         let topic = known.id;
+        if let Some(filter) = writable {
+            let message_type = self.cx.topics.topic(topic).recording.message_type;
+            check_writable(self.cx, id, &filter, &known.name, message_type, publish)?;
+            return Ok(topic);
+        }
         self.cx.clients.sessions.all[id].topic =
             Some(KnownTopic { generation: self.cx.topics.generation(), ..known });
         Ok(topic)
+    }
+
+    /// Refuses a message for a last-value topic when the filter of the right to publish does not
+    /// match the merged message of a delta, or the record that the message replaces.
+    pub(super) fn check_record_writable(
+        &mut self,
+        id: SessionId,
+        received: &Publish<'_>,
+        ready: &Publish<'_>,
+        (topic, table): (TopicId, TableId),
+    ) -> Result<(), Refusal> {
+        let Some(filter) = writable(self.cx, id, received.topic)? else { return Ok(()) };
+        let topic = self.cx.topics.topic(topic);
+        let (name, message_type) = (topic.name.clone(), topic.recording.message_type);
+        check_writable(self.cx, id, &filter, &name, message_type, ready)?;
+        if self.tables.replaces_other(self.cx, table, ready.key, &filter) {
+            let denied = Denied { right: Right::Write, topic: name.as_ref().into() };
+            self.cx.note_denied(id, &denied);
+            return Err(Refusal::NotEntitled(denied));
+        }
+        Ok(())
     }
 
     /// The topic of a message from a service, and its table when it keeps last values. The limits
@@ -88,6 +122,36 @@ fn known_topic(cx: &Context, id: SessionId, topic: &[u8]) -> Option<TopicId> {
     let known = cx.clients.sessions.all[id].topic.as_ref()?;
     let is_same = known.name.as_bytes() == topic && known.generation == cx.topics.generation();
     is_same.then_some(known.id)
+}
+
+/// The filter of the messages that a user may publish to a topic; `None`: all messages.
+///
+/// # Errors
+/// It may publish none.
+fn writable(cx: &mut Context, id: SessionId, topic: &[u8]) -> Result<Option<Filter>, Refusal> {
+    if cx.clients.sessions.all[id].rights.is_none() {
+        return Ok(None);
+    }
+    cx.writable(id, &String::from_utf8_lossy(topic)).map_err(Refusal::NotEntitled)
+}
+
+/// Refuses a message that the filter of the right to publish does not match.
+fn check_writable(
+    cx: &mut Context,
+    id: SessionId,
+    filter: &Filter,
+    topic: &str,
+    message_type: MessageType,
+    publish: &Publish<'_>,
+) -> Result<(), Refusal> {
+    let now = cx.clock.now.wall;
+    let message = context_of(publish, message_type, topic, None, now);
+    if filter.matches_with(&message, &mut cx.messages.arena) {
+        return Ok(());
+    }
+    let denied = Denied { right: Right::Write, topic: topic.into() };
+    cx.note_denied(id, &denied);
+    Err(Refusal::NotEntitled(denied))
 }
 
 fn find_topic(cx: &mut Context, topic: &[u8]) -> Result<KnownTopic, Refusal> {

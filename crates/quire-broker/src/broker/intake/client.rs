@@ -34,7 +34,7 @@ impl Intake<'_> {
         }
         // The topic is checked before duplicates, so that a refused message is refused again when
         // it is repeated.
-        let topic = match self.topic_of(id, publish.topic) {
+        let topic = match self.topic_of(id, publish) {
             Ok(topic) => topic,
             Err(refusal) => {
                 return self.publishers.refuse(self.cx, id, key, publish.sequence, refusal);
@@ -81,6 +81,10 @@ impl Intake<'_> {
             Step::Ready(ready) => ready,
             Step::Later(examined) => return Ok(Some(examined)),
         };
+        if let Some(table) = table.filter(|_| !is_known && self.cx.clients.sessions.all[id].rights.is_some())
+        {
+            self.check_record_writable(id, publish, &ready.of(publish), (topic, table))?;
+        }
         if is_known {
             self.cx.clients.counters.duplicates += 1;
         } else {
@@ -125,7 +129,7 @@ impl Intake<'_> {
         examined: Examined,
     ) -> bool {
         let publish = message.as_publish();
-        let result = match self.topic_of(id, publish.topic) {
+        let result = match self.topic_of(id, &publish) {
             Ok(topic) => self.check_and_publish(id, publisher, &publish, topic, examined),
             Err(refusal) => Err(refusal),
         };

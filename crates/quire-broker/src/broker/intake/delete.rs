@@ -9,6 +9,7 @@ use quire_expression::topic::TopicSelector;
 use quire_journal::{InstancePath, RecordKind};
 
 use super::{Ingested, Intake, Origin, Submission};
+use crate::entitlement::{Denied, Grant};
 use crate::failure::code_of;
 use crate::publishers::Numbering;
 use crate::reply::{Refused, not_last_value};
@@ -19,7 +20,7 @@ use crate::tables::{DeleteDone, Portion};
 impl Intake<'_> {
     /// Removes records of last-value topics. The records are removed at the end of the turn, or
     /// later when there are many.
-    pub(crate) fn begin_delete(&mut self, id: SessionId, delete: &SowDelete<'_>) {
+    pub(crate) fn begin_delete(&mut self, id: SessionId, delete: &SowDelete<'_>, grant: &Grant) {
         let SowDelete { command, acks, sequence, topic, .. } = *delete;
         self.cx.acknowledge_received(id, command, 0, acks);
         let Some(key) = self.publishers.begin_publish(self.cx, id) else { return };
@@ -32,7 +33,11 @@ impl Intake<'_> {
             return self.answer_delete(id, &DeleteDone { command, acks, count: 0 });
         }
         let tables = match TopicSelector::new(topic) {
-            Ok(selector) => Ok(self.cx.topics.tables_of(&selector)),
+            Ok(selector) => {
+                let mut tables = self.cx.topics.tables_of(&selector);
+                self.tables.retain_visible(&mut tables, grant);
+                Ok(tables)
+            }
             Err(error) => Err(Refused::new(Code::BadTopic, error.to_string())),
         };
         let begun = tables.and_then(|tables| match tables[..] {
@@ -43,7 +48,7 @@ impl Intake<'_> {
                 Ok(())
             }
             [] => Err(not_last_value(topic, self.cx.topics.is_container(topic))),
-            _ => self.tables.begin_delete(self.cx, id, delete, &tables),
+            _ => self.tables.begin_delete(self.cx, id, delete, &tables, grant),
         });
         if let Err(refused) = begun {
             self.pass(id, sequence);
@@ -65,6 +70,12 @@ impl Intake<'_> {
         if sequence != 0 {
             self.publishers.send_failure(self.cx, id);
         }
+    }
+
+    /// Refuses a delete that its user may not run.
+    pub(crate) fn refuse_delete(&mut self, id: SessionId, delete: &SowDelete<'_>, denied: &Denied) {
+        self.pass(id, delete.sequence);
+        self.cx.refuse_command(id, delete.command, 0, &denied.refused());
     }
 
     /// The sequence of a delete is used, and the log has no record of the delete.

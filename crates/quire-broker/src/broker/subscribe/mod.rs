@@ -9,6 +9,7 @@ use quire_journal::Position;
 
 use crate::Broker;
 use crate::bookmarks::{EndPosition, FormerPlace, LogRequest};
+use crate::entitlement::Grant;
 use crate::failure::code_of;
 use crate::log::Moment;
 use crate::reply::{Refused, unknown_subscription};
@@ -31,9 +32,10 @@ struct Former {
 }
 
 impl Broker {
-    pub(crate) fn subscribe(&mut self, id: SessionId, subscribe: &Subscribe<'_>) {
+    pub(crate) fn subscribe(&mut self, id: SessionId, subscribe: &Subscribe<'_>, grant: &Grant) {
         self.cx.acknowledge_received(id, subscribe.command, subscribe.subscription, subscribe.acks);
-        let plan = Plan::new(&mut self.cx, &self.bookmarks, &self.queues, &mut self.tables, id, subscribe);
+        let services = (&self.bookmarks, &self.queues, &mut self.tables);
+        let plan = Plan::new(&mut self.cx, services, id, subscribe, grant);
         match plan.and_then(|plan| self.check_decided(plan)) {
             Ok(plan) => self.begin(id, plan),
             Err(refused) => self.cx.refuse_command(id, subscribe.command, subscribe.subscription, &refused),
@@ -194,13 +196,14 @@ impl Broker {
             }
         };
         let served_by = plan.served_by();
-        let Plan { command, acks, number, selector, filter, select, family, view, log_end, .. } = plan;
+        let Plan { command, acks, number, selector, filter, visible, select, family, view, log_end, .. } =
+            plan;
         let is_conflated = plan.conflation.is_some();
         let subscription = Subscription {
             session: id,
             number,
             family,
-            wanted: Interest { selector, filter, select, bounds: None },
+            wanted: Interest { selector, filter, visible, select, bounds: None },
             served_by,
             delivery: Delivery { conflation: plan.conflation.map(Box::new), ..Delivery::default() },
         };
@@ -264,8 +267,7 @@ impl Broker {
             return Ok(former.and_then(|former| self.queues.part(&mut self.cx, id, former)));
         }
         let is_named = matches!(plan.selector, TopicSelector::Pattern(_));
-        let (queues, filter, max_backlog) = (&plan.queues, plan.filter.as_ref(), plan.max_backlog);
-        let wanted = Wanted { queues, is_named, filter, max_backlog };
+        let wanted = Wanted { queues: &plan.queues, is_named, max_backlog: plan.max_backlog };
         let joined = self.queues.join(&mut self.cx, id, former, &wanted);
         joined.map(Some).map_err(|error| Refused::new(Code::LimitExceeded, error.to_string()))
     }

@@ -7,6 +7,7 @@ use quire_journal::Position;
 
 use crate::bookmarks::{Bookmarks, LogPlan};
 use crate::context::Context;
+use crate::entitlement::Grant;
 use crate::queues::QueueService;
 use crate::reply::{Refused, bad_option, unknown_subscription};
 use crate::session::SessionId;
@@ -14,7 +15,7 @@ use crate::subscription::{Conflation, Range, ServedBy, SubscriptionId};
 use crate::tables::{PENDING_CHANGES_MAX, Tables, ViewPlan};
 use quire_command::subscribe::{Family, Former, FormerLog, Request};
 use quire_command::{Acks, Code, Keys, Subscribe, SubscribeOptions};
-use quire_expression::filter::Filter;
+use quire_expression::filter::{Filter, path_of};
 use quire_expression::select::Select;
 use quire_expression::topic::TopicSelector;
 use quire_queue::QueueId;
@@ -26,9 +27,11 @@ pub(super) struct Plan {
     pub(super) number: u32,
     pub(super) selector: TopicSelector,
     pub(super) filter: Option<Filter>,
+    /// The messages that its user may see; `None` = all.
+    pub(super) visible: Option<Filter>,
     pub(super) family: Family,
-    /// The queues that serve it.
-    pub(super) queues: Vec<QueueId>,
+    /// The queues that serve it, with the filter of each.
+    pub(super) queues: Vec<(QueueId, Option<Filter>)>,
     pub(super) max_backlog: Option<u32>,
     /// The subscription that is replaced.
     pub(super) replaced: Option<SubscriptionId>,
@@ -50,11 +53,10 @@ impl Plan {
     /// Checks everything that can be checked without searching.
     pub(super) fn new(
         cx: &mut Context,
-        bookmarks: &Bookmarks,
-        queues: &QueueService,
-        tables: &mut Tables,
+        (bookmarks, queues, tables): (&Bookmarks, &QueueService, &mut Tables),
         id: SessionId,
         subscribe: &Subscribe<'_>,
+        grant: &Grant,
     ) -> Result<Plan, Refused> {
         let number = subscribe.subscription;
         let replaced = find_replaced(cx, tables, id, subscribe)?;
@@ -75,6 +77,8 @@ impl Plan {
         if let TopicSelector::Name(name) = &selector {
             check_message_type(cx, queues, name, filter.as_ref(), select.as_ref())?;
         }
+        check_conflation_key(subscribe, grant)?;
+        let select = grant.select(select);
         let asked = tables.asked_state(cx, &request, &selector)?;
         let log = request.log().map(LogPlan::new).transpose()?;
         let interval = request.conflation();
@@ -92,8 +96,10 @@ impl Plan {
         }
         let range = log.as_ref().and_then(LogPlan::range);
         let note = range.and_then(|range| note_about(cx, queues, &selector, range));
-        let queues = if log.is_some() { Vec::new() } else { queues.matching(&selector) };
-        let view = tables.plan_view(cx, id, &request, &selector, asked)?;
+        let joined = if log.is_some() { Vec::new() } else { queues.matching(&selector) };
+        let queues = queues.visible(cx, id, joined, filter.as_ref(), grant)?;
+        let filter = cx.narrow(id, grant, filter)?;
+        let view = tables.plan_view(cx, id, &request, &selector, asked, grant)?;
         if !queues.is_empty() {
             check_queues(&request, &selector)?;
         }
@@ -106,6 +112,7 @@ impl Plan {
             number,
             selector,
             filter,
+            visible: if grant.is_whole() { None } else { grant.visible(&cx.filter_options(id)) },
             family: if log.is_some() { Family::Subscribe } else { Family::of(subscribe.options) },
             queues,
             max_backlog: subscribe.max_backlog,
@@ -231,6 +238,20 @@ fn find_replaced(
             Err(Refused::new(Code::SubscriptionInUse, reason))
         }
         (existing, _) => Ok(existing),
+    }
+}
+
+/// Refuses a key that the grant hides: which messages have equal keys would tell about them.
+fn check_conflation_key(subscribe: &Subscribe<'_>, grant: &Grant) -> Result<(), Refused> {
+    let (Some(key), Some(visible)) = (subscribe.conflation_key, grant.visible_fields()) else {
+        return Ok(());
+    };
+    match key.split(',').map(str::trim).find(|field| visible.hides(&path_of(field))) {
+        Some(field) => Err(Refused::new(
+            Code::BadOption,
+            format!("conflation_key: {field:?} is no field of the messages"),
+        )),
+        None => Ok(()),
     }
 }
 

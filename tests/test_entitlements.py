@@ -1,0 +1,266 @@
+"""Entitlements: the configuration, the errors of clients, a reload, and `quire entitlement check`.
+
+The broker's own tests have the matrix of commands and rights, and the messages that a filter hides.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import quire
+import quire.testing
+from quire.cli import run
+from quire.testing._server import write_users
+from support.waiting import PATIENCE, wait_until
+
+USERS: dict[str, dict[str, Any]] = {
+    "anna": {"password": "correct horse", "groups": ["desk"]},
+    "bob": {"password": "correct horse"},
+}
+DESK = {"group": "desk", "topic": "^orders", "allow": ["read", "query", "replay", "write"]}
+BOB = {"user": "bob", "topic": "^", "allow": ["read", "write"]}
+
+
+@pytest.fixture
+def server() -> Iterator[quire.testing.TestServer]:
+    entries = [{**DESK, "filter": "/desk = 'FX'", "select": ["-/client"]}, BOB]
+    with quire.testing.server(users=USERS, entitlement=entries) as server:
+        yield server
+
+
+def client(server: quire.testing.TestServer, user: str, **options: Any) -> quire.Client:
+    return quire.Client(server.url, **server.options(user), **options)
+
+
+# Commands
+
+
+def test_a_user_sees_the_messages_and_the_fields_of_its_entry(server: quire.testing.TestServer) -> None:
+    with client(server, "anna") as anna, client(server, "bob") as bob:
+        live = anna.subscribe("orders")
+        bob.publish("orders", {"desk": "EQ", "client": "x", "n": 1})
+        bob.publish("orders", {"desk": "FX", "client": "x", "n": 2})
+        bob.flush(timeout=PATIENCE)
+        assert live.get(timeout=PATIENCE).json() == {"desk": "FX", "n": 2}
+        bounded = anna.subscribe("^orders", bookmark="[:NOW]")
+        assert [message.json() for message in bounded] == [{"desk": "FX", "n": 2}]
+
+
+def test_a_refused_command_names_the_right_and_the_topic(server: quire.testing.TestServer) -> None:
+    with client(server, "anna") as anna:
+        commands: list[tuple[Callable[[], Any], str, str]] = [
+            (lambda: anna.subscribe("trades"), "read", "trades"),
+            (lambda: anna.sow('say "hi"', timeout=PATIENCE), "query", 'say "hi"'),
+            (lambda: anna.sow_delete("orders", filter="1 = 1"), "delete", "orders"),
+            (lambda: anna.queue_stats("orders"), "monitor", "orders"),
+            (lambda: anna.create_queue("orders"), "admin", "orders"),
+        ]
+        for command, right, topic in commands:
+            with pytest.raises(quire.NotEntitledError) as raised:
+                command()
+            assert (raised.value.action, raised.value.topic) == (right, topic)
+            again = pickle.loads(pickle.dumps(raised.value))
+            assert (again.action, again.topic) == (right, topic)
+
+
+def test_a_refused_publish_is_reported_with_its_sequence(server: quire.testing.TestServer) -> None:
+    with client(server, "anna") as anna:
+        anna.publish("orders", {"desk": "FX"})
+        anna.publish("orders", {"desk": "EQ"})
+        anna.publish("trades", {"desk": "FX"})
+        with pytest.raises(quire.NotEntitledError) as raised:
+            anna.flush(timeout=PATIENCE)
+        assert (raised.value.action, raised.value.topic, raised.value.sequence) == ("write", "orders", 2)
+
+
+def test_without_the_right_to_monitor_a_client_sees_the_name_of_the_server(
+    server: quire.testing.TestServer,
+) -> None:
+    with client(server, "anna") as anna:
+        info = anna.server_info()
+    assert (info.name, info.user) == (server.config.name, "anna")
+    assert info.version
+    assert info.topics is None
+    assert info.uptime is None
+
+
+def test_every_refusal_is_logged(server: quire.testing.TestServer, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "quire.server"), client(server, "anna", name="loader") as anna:
+        with pytest.raises(quire.NotEntitledError):
+            anna.subscribe("trades")
+        expected = 'audit: refused user="anna" client="loader" right="read" topic="trades"'
+        wait_until(lambda: expected in caplog.messages)
+
+
+async def test_an_asyncio_client_is_refused(server: quire.testing.TestServer) -> None:
+    async with quire.AsyncClient(server.url, **server.options("anna")) as anna:
+        with pytest.raises(quire.NotEntitledError):
+            await anna.subscribe("trades")
+
+
+# The configuration
+
+
+@pytest.mark.parametrize(
+    ("entry", "key"),
+    [
+        ({"topic": "^orders|trades", "allow": "read"}, "topic"),
+        ({"topic": "orders", "allow": "read", "deny": "read"}, "deny"),
+        ({"topic": "orders", "allow": "monitor", "filter": "/a = 1"}, "filter"),
+        ({"topic": "orders", "allow": "read", "select": ["/a"]}, "select"),
+        ({"topic": "orders"}, "allow"),
+    ],
+)
+def test_a_mistake_in_an_entry_names_its_key(entry: dict[str, Any], key: str) -> None:
+    config = quire.Config(entitlement=[BOB, entry])
+    with pytest.raises(quire.ConfigError) as raised:
+        config.check()
+    assert raised.value.key == f"entitlement[1].{key}"
+
+
+def test_a_mistake_in_a_file_names_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "quire.toml"
+    file.write_text('[[entitlement]]\ntopic = "orders"\nallow = "read"\nfilter = "/a ="\n')
+    with pytest.raises(quire.ConfigError) as raised:
+        quire.Config.load(file).check()
+    assert raised.value.line == 4
+
+
+def test_an_unknown_right_is_a_mistake() -> None:
+    with pytest.raises(quire.ConfigError, match="entitlement"):
+        quire.Config(entitlement={"topic": "orders", "allow": "fly"})
+
+
+def test_an_engine_in_the_program_has_no_entitlements(tmp_path: Path) -> None:
+    with pytest.raises(quire.ConfigError, match="entitlement"):
+        quire.Client(f"file:{tmp_path}", config=quire.Config(entitlement=BOB))
+
+
+# Reload
+
+
+def configured(directory: Path, *entries: dict[str, Any], more: str = "") -> Path:
+    """A configuration file with users and these entries."""
+    if not (users := directory / "users.toml").exists():
+        write_users(users, USERS)
+    text = '[[transport]]\naddress = "127.0.0.1:0"\n'
+    text += f'[authentication]\nmethod = "users"\nusers_file = "users.toml"\n{more}'
+    for entry in entries:
+        text += "[[entitlement]]\n"
+        text += "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry.items())
+    file = directory / "quire.toml"
+    file.write_text(text)
+    return file
+
+
+def password(user: str) -> dict[str, Any]:
+    return {"user": user, "password": USERS[user]["password"]}
+
+
+def test_a_reload_ends_the_connections_of_users_with_other_rights(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = configured(tmp_path, DESK, BOB)
+    with (
+        caplog.at_level(logging.INFO, "quire.server"),
+        quire.Server(quire.Config.load(file)) as server,
+        quire.Client(server.url, **password("anna")) as anna,
+        quire.Client(server.url, **password("bob")) as bob,
+    ):
+        lost, kept = anna.subscribe("orders"), bob.subscribe("orders")
+        assert server.reload() == []
+        configured(tmp_path, {**DESK, "topic": "trades"}, BOB)
+        assert server.reload() == ["entitlement"]
+        bob.publish("orders", {"n": 1})
+        bob.flush(timeout=PATIENCE)
+        assert kept.get(timeout=PATIENCE).json() == {"n": 1}
+        with pytest.raises(quire.NotEntitledError):
+            lost.get(timeout=PATIENCE)
+        anna.subscribe("trades")
+    ended = [line for line in caplog.messages if "entitlement_reset" in line]
+    assert len(ended) == 1, "bob was not disconnected"
+
+
+@pytest.mark.parametrize(
+    ("entries", "more", "reason"),
+    [
+        ((DESK, {**BOB, "filter": "/a ="}), "", "filter"),
+        ((DESK, BOB), "[limits]\nmax_patterns = 7\n", "limits"),
+        ((), "", "last entry"),
+        ((DESK, {**BOB, "allow": "fly"}), "", "allow"),
+    ],
+)
+def test_a_reload_changes_everything_or_nothing(
+    tmp_path: Path,
+    entries: tuple[dict[str, Any], ...],
+    more: str,
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    file = configured(tmp_path, DESK, BOB)
+    with (
+        quire.Server(quire.Config.load(file)) as server,
+        quire.Client(server.url, **password("anna")) as anna,
+    ):
+        live = anna.subscribe("orders")
+        configured(tmp_path, *entries, more=more)
+        with (
+            caplog.at_level(logging.INFO, "quire.server"),
+            pytest.raises(quire.ConfigError, match=reason),
+        ):
+            server.reload()
+        assert any('audit: reload result="refused"' in line for line in caplog.messages)
+        anna.publish("orders", {"n": 1})
+        assert live.get(timeout=PATIENCE).json() == {"n": 1}
+
+
+def test_sighup_reloads_the_configuration(tmp_path: Path) -> None:
+    file = configured(tmp_path, DESK, BOB)
+    command = [sys.executable, "-m", "quire", "serve", str(file), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = json.loads(server.stdout.readline())["url"]
+            with quire.Client(url, **password("anna")) as anna:
+                live = anna.subscribe("orders")
+                configured(tmp_path, BOB)
+                server.send_signal(signal.SIGHUP)
+                with pytest.raises(quire.NotEntitledError):
+                    live.get(timeout=PATIENCE)
+        finally:
+            server.terminate()
+
+
+# `quire entitlement check`
+
+
+def test_the_command_line_explains_a_decision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = configured(
+        tmp_path, {**DESK, "filter": "/desk = 'FX'"}, {"user": "^b", "topic": "^", "deny": "read"}
+    )
+    check = ["entitlement", "check", "--config", str(file)]
+    # The groups of the user are those of the file of users.
+    assert run([*check, "anna", "read", "orders/eu"]) == 0
+    assert capsys.readouterr().out == "entry 1: it allows \"read\"\nallowed by entry 1, filter /desk = 'FX'\n"
+    assert run([*check, "bob", "read", "orders"]) == 1
+    assert capsys.readouterr().out == (
+        'entry 1: the user is in none of its groups\nentry 2: it refuses "read"\nrefused by entry 2\n'
+    )
+    assert run([*check, "bob", "read", "/quire/server", "--json"]) == 1
+    explained = json.loads(capsys.readouterr().out)
+    assert explained["allowed"] is False
+    assert explained["entry"] is None
+    assert [step["entry"] for step in explained["steps"]] == [1, 2]
+    assert run([*check, "bob", "write", "orders", "--group", "desk", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["groups"] == ["desk"]
+    assert run([*check, "bob", "fly", "orders"]) == 2
+    assert run(["entitlement", "check", "bob", "read", "orders", "--config", str(tmp_path / "none")]) == 2
