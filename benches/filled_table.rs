@@ -64,13 +64,14 @@ impl Bench {
             key: &key,
             position: Position(number + 1),
             timestamp: Timestamp(1_700_000_000_000_000_000 + number),
+            stamp: None,
             expires: None,
             correlation_id: b"",
             headers: Headers::NONE,
             data: data.as_bytes(),
         };
         let spelling = Some(key.spelling().expect("the key was made from fields"));
-        let options = PutOptions { place, spelling, entries: None, keeps_previous: false };
+        let options = PutOptions { place, spelling, entries: None, keeps_previous: false, change: None };
         self.table.put_with(&row, options).expect("generated keys are short")
     }
 

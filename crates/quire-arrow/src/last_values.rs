@@ -1,9 +1,9 @@
 //! The newest message of each key of a last-value topic, as the log has them up to a position
 //! (`docs/spark.md`, "Last values").
 //!
-//! [`last_values`] reads the range once. For each key it keeps a hash and a position, not the
-//! message. [`Plan::scan_at`](crate::Plan::scan_at) then reads the messages at these positions, in
-//! several parts when the caller wants that.
+//! [`last_values`] reads the range once. For each key it keeps a hash, a position and two times,
+//! not the message. [`Plan::scan_at`](crate::Plan::scan_at) then reads the messages at these
+//! positions, in several parts when the caller wants that.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -61,11 +61,62 @@ impl LastValues {
     }
 }
 
+/// The newest change of a key.
+#[derive(Clone, Copy)]
+struct Newest {
+    /// The position of the message; zero: the key was deleted.
+    position: Position,
+    /// When the lifetime of the message ends.
+    end: Timestamp,
+    /// The stamp: its time, and the number of the instance in [`Changes::names`].
+    time: Timestamp,
+    instance: u32,
+    /// A hash of the publisher.
+    publisher: u32,
+}
+
+/// The newest change of each key, by the stamps of the changes.
+#[derive(Default)]
+struct Changes {
+    newest: HashMap<u128, Newest, FxBuildHasher>,
+    /// The instances that took changes from publishers. The first one is that of the log, whose
+    /// name the log does not have.
+    names: Vec<Box<str>>,
+}
+
+impl Changes {
+    /// The number of the instance that took a record from its publisher.
+    fn instance_of(&mut self, record: &Record<'_>) -> u32 {
+        let name = record.origin().instance.map_or("", |instance| instance.name);
+        let known = self.names.iter().position(|known| **known == *name);
+        known.unwrap_or_else(|| {
+            self.names.push(name.into());
+            self.names.len() - 1
+        }) as u32
+    }
+
+    /// A change of a key. It decides when it is the next one of the same publisher, or when its
+    /// stamp is not lower.
+    fn put(&mut self, key: &[u8], change: Newest, is_late: bool) {
+        let Changes { newest, names } = self;
+        let known = newest.entry(xxh3_128(key)).or_insert(change);
+        let stamp = |change: &Newest| (change.time, &names[change.instance as usize]);
+        if stamp(known) <= stamp(&change) {
+            *known = change;
+        } else if known.publisher == change.publisher && !is_late {
+            let Newest { time, instance, .. } = *known;
+            *known = Newest { time, instance, ..change };
+        }
+    }
+}
+
 /// Finds the newest message of each key among the records after `bounds.after`, up to
 /// `bounds.limit`. Deleted records and those whose lifetime is over at the instant `at` are left
 /// out.
 ///
-/// The keys are compared by 128 bits of a hash, as generated keys are.
+/// The keys are compared by 128 bits of a hash, as generated keys are. The log does not say the
+/// name of its instance. So of two changes with the same time, one of which came from another
+/// instance, that one counts as the newer one.
 ///
 /// # Errors
 /// The range cannot be read.
@@ -76,28 +127,34 @@ pub fn last_values(
     lifetimes: Lifetimes,
     at: Timestamp,
 ) -> Result<LastValues, JournalError> {
-    let mut newest: HashMap<u128, (Position, Timestamp), FxBuildHasher> = HashMap::default();
+    let mut changes = Changes::default();
     let mut found = LastValues::default();
     let mut cursor = reader.cursor(bounds.after);
     while let Some(batch) = cursor.next(bounds.limit, &OneTopic(topic))? {
         for record in batch.records().filter(|record| record.topic == topic) {
+            let (instance, time) = (changes.instance_of(&record), record.stamp());
+            let publisher = (record.publisher.get() ^ record.publisher.get() >> 32) as u32;
             match (record.kind, record.key()) {
                 (RecordKind::Publish, Some(key)) => {
-                    newest.insert(xxh3_128(key), (record.position, lifetimes.end_of(&record)));
+                    let end = lifetimes.end_of(&record);
+                    let change = Newest { position: record.position, end, time, instance, publisher };
+                    changes.put(key, change, record.is_late);
                     found.keyed_count += 1;
                 }
                 (RecordKind::Publish, None) => found.keyless_count += 1,
                 (RecordKind::Delete, _) => {
                     for key in record.deleted_keys() {
-                        newest.remove(&xxh3_128(key));
+                        let (position, end) = (Position::ZERO, Timestamp::default());
+                        let change = Newest { position, end, time, instance, publisher };
+                        changes.put(key, change, record.is_late);
                     }
                 }
                 (RecordKind::Acknowledge | RecordKind::Lease, _) => (),
             }
         }
     }
-    found.positions =
-        newest.into_values().filter(|(_, end)| *end > at).map(|(position, _)| position).collect();
+    let newest = changes.newest.into_values().filter(|change| change.position > Position::ZERO);
+    found.positions = newest.filter(|change| change.end > at).map(|change| change.position).collect();
     found.positions.sort_unstable();
     Ok(found)
 }

@@ -10,8 +10,8 @@ use arrow_array::types::Int64Type;
 use arrow_array::{Array, RecordBatch};
 use quire_arrow::{Bounds, Lifetimes, Plan, Positions, ScanSpec, last_values};
 use quire_journal::{
-    Attributes, AttributesBuffer, Journal, NewAttributes, NewRecord, Options, Position, PublisherId, Reader,
-    RecordKind, Timestamp, put_deleted_key,
+    Attributes, AttributesBuffer, Instance, InstancePath, InstancePathBuffer, Journal, NewAttributes,
+    NewRecord, Options, Position, PublisherId, Reader, RecordKind, Timestamp, put_deleted_key,
 };
 
 /// Only a hang takes longer, on the slowest machine.
@@ -188,4 +188,49 @@ fn a_delete_is_a_row_for_each_of_its_keys() {
     let of_key: Vec<_> =
         found.iter().filter(|(_, _, key, _)| key.as_deref() == Some("k3")).cloned().collect();
     assert_eq!(rows(only), of_key);
+}
+
+#[test]
+fn the_change_with_the_latest_stamp_is_the_newest_one_in_any_order_of_the_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = Journal::open(directory.path(), &Options::default(), &mut |_| ()).unwrap();
+    let (mut buffer, mut path) = (AttributesBuffer::default(), InstancePathBuffer::default());
+    path.push(Instance { name: "b", group: "b" }).unwrap();
+    let mut sequence = 0;
+    let mut append = |key: &str, stamp: Option<u64>, is_delete: bool| {
+        sequence += 1;
+        let mut keys = Vec::new();
+        put_deleted_key(&mut keys, key.as_bytes());
+        let path = if stamp.is_some() { path.as_path() } else { InstancePath::EMPTY };
+        let publisher = PublisherId(if stamp.is_some() { 8 } else { 7 });
+        let stamp = stamp.map(Timestamp);
+        let key = if is_delete { b"" } else { key.as_bytes() };
+        let attributes = buffer.encode(&NewAttributes { key, path, stamp, ..NewAttributes::default() });
+        let record = NewRecord {
+            kind: if is_delete { RecordKind::Delete } else { RecordKind::Publish },
+            message_type: 1,
+            publisher,
+            sequence,
+            timestamp: Timestamp(1_000 + sequence),
+            topic: "orders",
+            correlation_id: b"",
+            expiration_s: None,
+            attributes: attributes.unwrap(),
+            data: if is_delete { &keys } else { b"{}" },
+        };
+        journal.append(&record).unwrap();
+    };
+    append("own is newer", None, false);
+    append("own is newer", Some(1_000), false);
+    append("deleted before", None, true);
+    append("deleted before", Some(1_000), false);
+    append("other is newer", None, false);
+    append("other is newer", Some(2_000), false);
+    append("deleted by the other", None, false);
+    append("deleted by the other", Some(2_000), true);
+    journal.flush(SOON).unwrap();
+    let reader = Reader::open_read_only(directory.path()).unwrap();
+    let bounds = Bounds { after: Position::ZERO, limit: reader.persisted() };
+    let found = last_values(&reader, "orders", bounds, Lifetimes::Unlimited, Timestamp(0)).unwrap();
+    assert_eq!(found.positions, [Position::new(1), Position::new(6)]);
 }

@@ -11,13 +11,13 @@ use crate::record::{Bookmark, NewRecord, Position, PublisherId, Record, RecordKi
 use quire_types::Timestamp;
 
 /// The version of the format that this build writes. It reads the earlier ones, too.
-pub(crate) const VERSION: u32 = 7;
+pub(crate) const VERSION: u32 = 8;
 
 /// The first version whose records can name their run. Earlier ones are not part of the sums.
 pub(crate) const RUNS_SINCE: u32 = 6;
 
 /// The versions that this build reads, as text for an error.
-pub(crate) const READABLE_VERSIONS: &str = "versions 1, 2, 3, 4, 5, 6 and 7";
+pub(crate) const READABLE_VERSIONS: &str = "versions 1, 2, 3, 4, 5, 6, 7 and 8";
 
 /// Where the first batch of a segment begins, in bytes.
 pub(crate) const SEGMENT_HEADER_SIZE: u64 = 4096;

@@ -704,6 +704,15 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// A last-value topic with replication has more deletes than it remembers.
+    #[error(
+        "last-value topic {topic:?}: older deletes are forgotten, because there are too many. A message that was \
+         published before such a delete, and arrives later from another instance, becomes a record again"
+    )]
+    DeletesForgotten {
+        /// The topic.
+        topic: String,
+    },
     /// A message of another instance counts as a duplicate, but the local log does not have it.
     #[error(
         "source {source:?}: its message {bookmark} is not recorded, because {}",
@@ -783,6 +792,7 @@ impl Event {
             | Event::QueuesNotPaged { .. }
             | Event::TablesNotPaged { .. }
             | Event::KeyFieldMissing { .. }
+            | Event::DeletesForgotten { .. }
             | Event::MessageUnreadable { .. }
             | Event::RecordsMissing { .. }
             | Event::ClockBehind { .. }

@@ -266,6 +266,7 @@ impl World {
                     message_type: 1,
                     bookmark,
                     expiration_s: None,
+                    stamp: None,
                     topic: "orders",
                     correlation_id: b"",
                     attributes: b"",

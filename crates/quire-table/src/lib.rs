@@ -12,6 +12,9 @@
 //! [`Table::next_expiry`]. It polls every open scan until the scan ends, and closes it. It calls
 //! [`Table::build_index`] while [`Table::is_building_index`].
 //!
+//! A caller whose changes come from several instances calls [`Table::keep_order`]. It then asks
+//! [`Table::admits`] before each change, and gives the [`KeyChange`].
+//!
 //! # How it works
 //! `docs/internals/last-value-engine.md` describes the layout in memory, and how scans see one
 //! instant.
@@ -33,6 +36,7 @@ mod rows;
 mod scan;
 mod slots;
 mod snapshot;
+mod stamp;
 mod table;
 
 pub use error::{KeyError, RowError, TableConfigError};
@@ -46,7 +50,8 @@ pub use result_page::{Move, MoveKind, PageId, PageQuery, Shown};
 pub use row::Row;
 pub use slots::IndexLimits;
 pub use snapshot::{
-    BadSnapshot, SNAPSHOT_VERSION, SnapshotHead, SnapshotOwner, SnapshotReader, SnapshotState,
-    SnapshotWriter, snapshot_file,
+    BadSnapshot, ORDERED_VERSION, SNAPSHOT_VERSION, SnapshotHead, SnapshotOwner, SnapshotReader,
+    SnapshotState, SnapshotWriter, snapshot_file,
 };
+pub use stamp::{KeyChange, KnownOrder, RowStamp, Stamp};
 pub use table::{KeyPlace, PutOptions, Table, TableConfig, TableStats};

@@ -17,6 +17,7 @@ use crate::key_index::hash_of;
 use crate::row::Row;
 use crate::rows::NewRows;
 use crate::snapshot::BadSnapshot;
+use crate::stamp::RowStamp;
 use quire_journal::{Memory, Position, Timestamp};
 
 /// Bytes of a version before its row: the position and the time of its end.
@@ -38,17 +39,29 @@ pub struct SnapshotBlocks {
     pub(crate) blocks: Vec<Block>,
 }
 
-/// A block of rows, or of versions of the history.
+/// The content of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BlockKind {
+    Rows {
+        /// The slot of its first row.
+        first_slot: u32,
+    },
+    /// Versions of the history.
+    Versions,
+    /// Keys that were deleted.
+    Deletes,
+}
+
+/// A block of rows, of versions of the history, or of deletes.
 #[derive(Debug)]
 pub(crate) struct Block {
     /// Where its head begins in the bytes.
     pub begin: usize,
     pub content: Range<usize>,
     pub checksum: u32,
-    /// The rows or versions in it.
+    /// The rows, versions or deletes in it.
     pub count: u32,
-    /// The slot of its first row; `None`: it has versions.
-    pub first_slot: Option<u32>,
+    pub kind: BlockKind,
 }
 
 /// Rows and versions of a snapshot, for [`Table::restore`](crate::Table::restore).
@@ -60,6 +73,7 @@ pub struct SnapshotPiece {
     entries: Vec<IndexEntry>,
     version_bytes: Vec<u8>,
     versions: Vec<(Range<usize>, Moment)>,
+    deletes: Vec<(Box<[u8]>, RowStamp)>,
 }
 
 /// Facts about a row that a table needs in addition to its bytes.
@@ -97,7 +111,7 @@ impl RowReader {
     /// # Errors
     /// [`BadSnapshot::Damaged`].
     pub fn read(&mut self, blocks: &SnapshotBlocks) -> Result<SnapshotPiece, BadSnapshot> {
-        let rows = blocks.blocks.iter().filter(|block| block.first_slot.is_some());
+        let rows = blocks.blocks.iter().filter(|block| matches!(block.kind, BlockKind::Rows { .. }));
         // A row has more than one byte, so a damaged block cannot cause a larger allocation than
         // its bytes.
         let count = rows.map(|block| (block.count as usize).min(block.content.len())).sum();
@@ -107,15 +121,17 @@ impl RowReader {
             entries: Vec::with_capacity(count * self.entries.index_count()),
             version_bytes: Vec::new(),
             versions: Vec::new(),
+            deletes: Vec::new(),
         };
         for block in &blocks.blocks {
             let content = &blocks.bytes[block.content.clone()];
-            let read = if crc32c(content) != block.checksum {
-                None
-            } else if let Some(first) = block.first_slot {
-                self.read_rows(&mut piece, content, first, block.count)
-            } else {
-                piece.read_versions(content, block.count)
+            let read = match block.kind {
+                _ if crc32c(content) != block.checksum => None,
+                BlockKind::Rows { first_slot } => {
+                    self.read_rows(&mut piece, content, first_slot, block.count)
+                }
+                BlockKind::Versions => piece.read_versions(content, block.count),
+                BlockKind::Deletes => piece.read_deletes(content, block.count),
             };
             read.ok_or(BadSnapshot::Damaged { offset: blocks.offset + block.begin as u64 })?;
         }
@@ -161,6 +177,27 @@ impl SnapshotPiece {
             at += size;
         }
         (at == block.len()).then_some(())
+    }
+
+    /// Adds the deletes of a block, as [`RowReader::read_rows`] does the rows.
+    fn read_deletes(&mut self, block: &[u8], count: u32) -> Option<()> {
+        let mut rest = block;
+        for _ in 0..count {
+            let (time, after) = rest.split_first_chunk()?;
+            let (instance, after) = after.split_first_chunk()?;
+            let (publisher, after) = after.split_first_chunk()?;
+            let (size, after) = after.split_first().filter(|(size, _)| **size > 0)?;
+            let (key, after) = after.split_at_checked(usize::from(*size))?;
+            let (time, instance) = (Timestamp(u64::from_le_bytes(*time)), u16::from_le_bytes(*instance));
+            let publisher = u32::from_le_bytes(*publisher);
+            self.deletes.push((key.into(), RowStamp { time, instance, publisher }));
+            rest = after;
+        }
+        rest.is_empty().then_some(())
+    }
+
+    pub(crate) fn deletes(&self) -> impl Iterator<Item = (&[u8], RowStamp)> {
+        self.deletes.iter().map(|(key, stamp)| (&**key, *stamp))
     }
 
     /// The facts about each row, and its entries of indexes.

@@ -1,6 +1,8 @@
 //! One row, and its bytes in memory.
 //!
 //! - flags (1 byte): which of the optional parts exist, and the sizes of two numbers;
+//! - only with a stamp: 0 (1 byte), the time of the stamp (8 bytes), the number of its instance (2
+//!   bytes), the number of its publisher (4 bytes);
 //! - size of the key (1 byte), of the data (1 to 4 bytes), and the position in the log (1 to 8
 //!   bytes);
 //! - time of the publish (8 bytes), end of the lifetime (0 or 8 bytes);
@@ -16,6 +18,7 @@ use quire_journal::{Headers, Position, Timestamp};
 
 use crate::error::RowError;
 use crate::key::KEY_SIZE_MAX;
+use crate::stamp::RowStamp;
 
 /// A record of a last-value topic: the newest message of a key. (In Rust, a record is one of the
 /// log.)
@@ -27,6 +30,9 @@ pub struct Row<'a> {
     pub position: Position,
     /// When this instance received the message.
     pub timestamp: Timestamp,
+    /// The order of the message; `None`: its stamp is the timestamp, and of this instance. The
+    /// table sets it ([`PutOptions::change`](crate::PutOptions::change)).
+    pub stamp: Option<RowStamp>,
     /// When its lifetime ends; `None` = never.
     pub expires: Option<Timestamp>,
     /// As it was published; empty when there is none.
@@ -42,6 +48,9 @@ const HAS_EXPIRES: u8 = 0b0000_1000;
 const HAS_CORRELATION_ID: u8 = 0b0001_0000;
 const HAS_HEADERS: u8 = 0b0010_0000;
 const DATA_SIZE_SHIFT: u8 = 6;
+
+/// In place of the size of the key: a stamp precedes the size.
+const HAS_STAMP: u8 = 0;
 
 /// The most bytes before the correlation id.
 const HEAD_SIZE_MAX: usize = 64;
@@ -61,6 +70,12 @@ impl Head {
         let (position_bytes, data_size_bytes) = (bytes_of(position), bytes_of(data_size));
         let mut flags = (position_bytes as u8 - 1) | (data_size_bytes as u8 - 1) << DATA_SIZE_SHIFT;
         let mut head = Head { bytes: [0; HEAD_SIZE_MAX], size: 1 };
+        if let Some(stamp) = row.stamp {
+            head.put(HAS_STAMP.into(), 1);
+            head.put(stamp.time.as_ns(), 8);
+            head.put(stamp.instance.into(), 2);
+            head.put(stamp.publisher.into(), 4);
+        }
         head.put(row.key.len() as u64, 1);
         head.put(data_size, data_size_bytes);
         head.put(position, position_bytes);
@@ -123,6 +138,7 @@ struct Numbered {
     flags: u8,
     position: Position,
     timestamp: Timestamp,
+    stamp: Option<RowStamp>,
     expires: Option<Timestamp>,
     correlation_id: Range<usize>,
     headers: Range<usize>,
@@ -136,7 +152,12 @@ impl Numbered {
     fn read(bytes: &[u8]) -> Option<Numbered> {
         let mut numbers = Numbers(bytes);
         let flags = numbers.take(1)? as u8;
-        let key_size = numbers.take(1)? as usize;
+        let mut key_size = numbers.take(1)? as usize;
+        let mut stamp = None;
+        if key_size == usize::from(HAS_STAMP) {
+            stamp = Some(read_stamp(&mut numbers)?);
+            key_size = numbers.take(1)? as usize;
+        }
         let data_size = numbers.take(usize::from(flags >> DATA_SIZE_SHIFT) + 1)? as usize;
         let position = Position(numbers.take(usize::from(flags & POSITION_SIZE) + 1)?);
         let timestamp = Timestamp(numbers.take(8)?);
@@ -152,7 +173,7 @@ impl Numbered {
         };
         let (correlation_id, headers) = (next(correlation_size), next(headers_size));
         let (key, data) = (next(key_size), next(data_size));
-        Some(Numbered { flags, position, timestamp, expires, correlation_id, headers, key, data })
+        Some(Numbered { flags, position, timestamp, stamp, expires, correlation_id, headers, key, data })
     }
 
     /// For bytes that were made by [`Head::parts`].
@@ -160,6 +181,12 @@ impl Numbered {
     fn of(bytes: &[u8]) -> Numbered {
         Numbered::read(bytes).expect(MADE)
     }
+}
+
+#[cold]
+fn read_stamp(numbers: &mut Numbers<'_>) -> Option<RowStamp> {
+    let time = Timestamp(numbers.take(8)?);
+    Some(RowStamp { time, instance: numbers.take(2)? as u16, publisher: numbers.take(4)? as u32 })
 }
 
 /// The reason why the bytes of a page are a row.
@@ -192,6 +219,7 @@ impl<'a> Row<'a> {
             key: &bytes[read.key],
             position: read.position,
             timestamp: read.timestamp,
+            stamp: read.stamp,
             expires: read.expires,
             correlation_id: &bytes[read.correlation_id],
             headers,
@@ -243,6 +271,7 @@ mod tests {
             key: b"k1",
             position: Position(258),
             timestamp: Timestamp(7),
+            stamp: None,
             expires: None,
             correlation_id: b"",
             headers: Headers::NONE,
@@ -257,6 +286,9 @@ mod tests {
         expected.extend([7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 6, 0, 0, 0]);
         expected.extend(b"c\x01h\x00\x01\x00vk1{}");
         assert_eq!(encoded(&row), expected);
+        let stamp = Some(RowStamp { time: Timestamp(3), instance: 258, publisher: 7 });
+        expected.splice(1..1, [0, 3, 0, 0, 0, 0, 0, 0, 0, 2, 1, 7, 0, 0, 0]);
+        assert_eq!(encoded(&Row { stamp, ..row }), expected);
     }
 
     proptest! {
@@ -265,6 +297,7 @@ mod tests {
             key in vec(any::<u8>(), 1..=255),
             position in prop_oneof![0u64..300, any::<u64>()],
             timestamp in any::<u64>(),
+            stamp in proptest::option::of(any::<(u64, u16, u32)>()),
             expires in any::<Option<u64>>(),
             correlation_id in vec(any::<u8>(), 0..10),
             header in proptest::option::of(".{0,9}"),
@@ -276,6 +309,11 @@ mod tests {
                 key: &key,
                 position: Position(position),
                 timestamp: Timestamp(timestamp),
+                stamp: stamp.map(|(time, instance, publisher)| RowStamp {
+                    time: Timestamp(time),
+                    instance,
+                    publisher,
+                }),
                 expires: expires.map(Timestamp),
                 correlation_id: &correlation_id,
                 headers: headers.as_headers(),

@@ -13,15 +13,20 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 use crate::history::KnownHistory;
 use crate::key::KeyRule;
 use crate::query::{Polled, Query, ScanId};
-use crate::restore::{Block, SnapshotBlocks};
+use crate::restore::{Block, BlockKind, SnapshotBlocks};
 use crate::row::Head;
 use crate::rows::SLOTS_MAX;
+use crate::stamp::KnownOrder;
 use crate::table::Table;
 use quire_expression::message_type::MessageType;
 use quire_journal::{Position, Timestamp};
 
 /// The version of the content of a snapshot, for the head of its sidecar file.
 pub const SNAPSHOT_VERSION: u32 = 1;
+
+/// The version of the content of a snapshot of a table that [keeps the order](Table::keep_order) of
+/// changes.
+pub const ORDERED_VERSION: u32 = 3;
 
 /// Bytes of rows after which a block ends. The cost of its checksum is negligible, and a reader
 /// needs little memory.
@@ -36,6 +41,12 @@ const BLOCK_HEAD_SIZE: usize = 16;
 
 /// In the number of rows of a block: the block has versions.
 const VERSIONS: u32 = 1 << 31;
+
+/// In the number of rows of a block: the block has deletes.
+const DELETES: u32 = 1 << 30;
+
+/// Bytes of the last block before the order of changes: four numbers.
+const COUNTS_SIZE: usize = 32;
 
 /// Instead of the begin and the granularity of the history: the topic kept none.
 const NO_HISTORY: (u64, u64) = (u64::MAX, 0);
@@ -112,6 +123,9 @@ pub struct SnapshotWriter {
     /// The numbers of the versions that were not written.
     versions: Range<u64>,
     version_count: u64,
+    /// The number of the next delete.
+    next_delete: u64,
+    delete_count: u64,
 }
 
 /// The state of a snapshot after a portion.
@@ -149,6 +163,8 @@ impl SnapshotWriter {
             rows: 0,
             versions: first..end,
             version_count: 0,
+            next_delete: 0,
+            delete_count: 0,
         }
     }
 
@@ -175,7 +191,9 @@ impl SnapshotWriter {
                     end_block(&mut self.block, &mut self.block_rows, out);
                 }
                 table.close(self.scan);
-                if self.write_versions(table, effort, out) == SnapshotState::More {
+                if self.write_versions(table, effort, out) == SnapshotState::More
+                    || self.write_deletes(table, effort, out) == SnapshotState::More
+                {
                     return SnapshotState::More;
                 }
                 // The last block has numbers instead of rows.
@@ -184,6 +202,10 @@ impl SnapshotWriter {
                     .map_or(NO_HISTORY, |known| (known.begin.as_ns(), known.granularity_ns));
                 for number in [self.rows, self.version_count, begin, granularity_ns] {
                     self.block.extend_from_slice(&number.to_le_bytes());
+                }
+                if let Some(order) = table.known_order() {
+                    self.block.extend_from_slice(&self.delete_count.to_le_bytes());
+                    order.encode(&mut self.block);
                 }
                 end_block(&mut self.block, &mut self.block_rows, out);
             }
@@ -216,6 +238,32 @@ impl SnapshotWriter {
         }
         // The rows were written, so the next portion polls a closed scan, which has no rows.
         if self.versions.is_empty() { SnapshotState::Done { rows: self.rows } } else { SnapshotState::More }
+    }
+
+    /// Appends blocks of deletes: those of this call, and not those of the instant of the
+    /// snapshot. The log after the position of the snapshot has the changes between the two, so a
+    /// table that applies it is the same.
+    fn write_deletes(&mut self, table: &Table, effort: usize, out: &mut Vec<u8>) -> SnapshotState {
+        let mut count = 0;
+        let mut state = SnapshotState::Done { rows: self.rows };
+        for (number, key, stamp) in table.deletes_from(self.next_delete) {
+            if count as usize >= effort.max(1) || self.block.len() >= BLOCK_SIZE {
+                state = SnapshotState::More;
+                break;
+            }
+            self.block.extend_from_slice(&stamp.time.as_ns().to_le_bytes());
+            self.block.extend_from_slice(&stamp.instance.to_le_bytes());
+            self.block.extend_from_slice(&stamp.publisher.to_le_bytes());
+            self.block.push(key.len() as u8);
+            self.block.extend_from_slice(key);
+            self.next_delete = number + 1;
+            count += 1;
+        }
+        self.delete_count += u64::from(count);
+        if count > 0 {
+            end_block(&mut self.block, &mut (count | DELETES), out);
+        }
+        state
     }
 
     /// Ends the snapshot before it is complete.
@@ -284,7 +332,9 @@ pub struct SnapshotReader {
     offset: u64,
     rows: u64,
     versions: u64,
+    deletes: u64,
     history: Option<KnownHistory>,
+    order: Option<KnownOrder>,
     is_complete: bool,
 }
 
@@ -306,7 +356,9 @@ impl SnapshotReader {
             offset: 0,
             rows: 0,
             versions: 0,
+            deletes: 0,
             history: None,
+            order: None,
             is_complete: false,
         }
     }
@@ -315,6 +367,12 @@ impl SnapshotReader {
     /// history.
     pub fn history(&self) -> Option<KnownHistory> {
         self.history
+    }
+
+    /// When the snapshot was read to its end: the order of changes, for
+    /// [`Table::restore_order`]; `None`: its table kept no order.
+    pub fn take_order(&mut self) -> Option<KnownOrder> {
+        self.order.take()
     }
 
     /// The part of the log that the snapshot includes, when its head was read.
@@ -405,24 +463,59 @@ impl SnapshotReader {
         let Some(block) = bytes[BLOCK_HEAD_SIZE..].get(..size as usize) else { return Ok(None) };
         let whole_size = BLOCK_HEAD_SIZE + block.len();
         if count == 0 {
-            let numbers: Vec<u64> = block.chunks_exact(8).map(number_of).collect();
-            let [rows, versions, begin, granularity_ns] = numbers[..] else { return Err(damaged) };
-            let is_right = block.len() == 32 && crc32c(block) == checksum;
-            self.is_complete = is_right && (rows, versions) == (self.rows, self.versions);
-            let known = KnownHistory { begin: Timestamp(begin), granularity_ns };
-            self.history = ((begin, granularity_ns) != NO_HISTORY).then_some(known);
-            return if self.is_complete { Ok(Some((whole_size, Front::Known))) } else { Err(damaged) };
+            let last = LastBlock::read(block, checksum);
+            self.end(last).ok_or(damaged)?;
+            return Ok(Some((whole_size, Front::Known)));
         }
-        let (count, has_versions) = (count & !VERSIONS, count & VERSIONS != 0);
-        let known = if has_versions { &mut self.versions } else { &mut self.rows };
-        let first = *known;
+        let kind = count & (VERSIONS | DELETES);
+        let count = count & !kind;
+        let first_slot = self.rows as u32;
+        let (known, kind) = match kind {
+            0 => (&mut self.rows, BlockKind::Rows { first_slot }),
+            VERSIONS => (&mut self.versions, BlockKind::Versions),
+            DELETES => (&mut self.deletes, BlockKind::Deletes),
+            _ => return Err(damaged),
+        };
         *known += u64::from(count);
-        if count == 0 || !has_versions && self.rows > SLOTS_MAX.into() {
+        if count == 0 || self.rows > SLOTS_MAX.into() {
             return Err(damaged);
         }
         let content = at + BLOCK_HEAD_SIZE..at + whole_size;
-        let first_slot = (!has_versions).then_some(first as u32);
-        Ok(Some((whole_size, Front::Block(Block { begin: at, content, checksum, count, first_slot }))))
+        Ok(Some((whole_size, Front::Block(Block { begin: at, content, checksum, count, kind }))))
+    }
+
+    /// Takes the last block; `None`: it is damaged.
+    fn end(&mut self, last: Option<LastBlock>) -> Option<()> {
+        let last = last.filter(|last| last.counts == [self.rows, self.versions, self.deletes])?;
+        (self.history, self.order) = (last.history, last.order);
+        self.is_complete = true;
+        Some(())
+    }
+}
+
+/// The content of the last block.
+struct LastBlock {
+    /// Rows, versions and deletes.
+    counts: [u64; 3],
+    history: Option<KnownHistory>,
+    order: Option<KnownOrder>,
+}
+
+impl LastBlock {
+    /// `None`: the bytes are not a last block.
+    fn read(block: &[u8], checksum: u32) -> Option<LastBlock> {
+        let (counts, rest) = block.split_at_checked(COUNTS_SIZE).filter(|_| crc32c(block) == checksum)?;
+        let numbers: Vec<u64> = counts.chunks_exact(8).map(number_of).collect();
+        let [rows, versions, begin, granularity_ns] = numbers[..] else { return None };
+        let (mut deletes, mut order) = (0, None);
+        if !rest.is_empty() {
+            let (count, rest) = rest.split_at_checked(8)?;
+            deletes = number_of(count);
+            order = Some(KnownOrder::decode(rest)?);
+        }
+        let known = KnownHistory { begin: Timestamp(begin), granularity_ns };
+        let history = ((begin, granularity_ns) != NO_HISTORY).then_some(known);
+        Some(LastBlock { counts: [rows, versions, deletes], history, order })
     }
 }
 

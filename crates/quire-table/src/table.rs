@@ -15,6 +15,7 @@ use crate::rows::{Previous, Rows};
 use crate::scan::{Scan, Source, row_effort_max};
 use crate::slots::{IndexLimits, Slots};
 use crate::snapshot::BadSnapshot;
+use crate::stamp::{KeyChange, KeyOrder, KnownOrder, RowStamp};
 use quire_expression::filter::Filter;
 use quire_expression::message_type::{Arena, MessageType};
 use quire_journal::{Memory, Position, Timestamp};
@@ -79,6 +80,8 @@ pub struct Table {
     /// The row that the last change replaced.
     previous: Previous,
     history: Option<History>,
+    /// When changes come from several instances.
+    order: Option<Box<KeyOrder>>,
     scans: BTreeMap<ScanId, Scan>,
     next_scan: ScanId,
     pages: BTreeMap<PageId, Page>,
@@ -112,6 +115,9 @@ pub struct PutOptions<'a> {
     pub entries: Option<&'a RowEntries>,
     /// Whether [`Table::previous`] returns the replaced row. Without it, the row is not copied.
     pub keeps_previous: bool,
+    /// The order of the change, for a table that [keeps the order](Table::keep_order). The caller
+    /// has asked [`Table::admits`].
+    pub change: Option<KeyChange<'a>>,
 }
 
 /// The figures of a table.
@@ -135,6 +141,8 @@ pub struct TableStats {
     pub versions: usize,
     /// Bytes of the versions.
     pub history_size: usize,
+    /// Deletes that the order of changes remembers.
+    pub deletes: usize,
     /// Indexes that queries made, and that they use.
     pub made_indexes: usize,
     /// Indexes that are being built.
@@ -159,6 +167,7 @@ impl Table {
             lifetimes: BTreeSet::new(),
             previous: Previous::default(),
             history: config.history.map(History::new),
+            order: None,
             scans: BTreeMap::new(),
             next_scan: ScanId(0),
             pages: BTreeMap::new(),
@@ -197,6 +206,7 @@ impl Table {
             pages: self.pages.len(),
             versions: self.history.as_ref().map_or(0, History::len),
             history_size: self.history.as_ref().map_or(0, History::size),
+            deletes: self.order.as_ref().map_or(0, |order| order.deleted_count()),
             made_indexes: self.indexes.made_count() - usize::from(self.is_building_index()),
             building_indexes: self.is_building_index().into(),
         }
@@ -253,6 +263,14 @@ impl Table {
     /// data is not smaller than 4 GiB. The table is unchanged.
     pub fn put_with(&mut self, row: &Row<'_>, options: PutOptions<'_>) -> Result<bool, RowError> {
         row.check()?;
+        let stamped;
+        let row = match self.order.is_some() {
+            true => {
+                stamped = Row { stamp: self.stamp_row(row.key, options.change), ..*row };
+                &stamped
+            }
+            false => row,
+        };
         let entries = options.entries.filter(|entries| self.indexes.fit(entries));
         let spelling = options.spelling.or(entries.map(|entries| entries.spelling));
         let spelling = spelling.unwrap_or_else(|| self.spelling_of(row));
@@ -324,6 +342,9 @@ impl Table {
         if let Some(history) = &mut self.history {
             piece.versions().for_each(|(row, ended)| history.restore(ended, row));
         }
+        for (key, stamp) in piece.deletes() {
+            self.order.get_or_insert_default().delete(key, stamp);
+        }
         self.rows.adopt(piece.rows, self.epoch);
     }
 
@@ -339,6 +360,87 @@ impl Table {
         }
         let key = |slot| self.rows.row(slot).map(|row| row.key);
         self.keys.finish_restore(|one, other| key(one) == key(other)).ok_or(BadSnapshot::SameKey)
+    }
+
+    /// Compares the changes of a key by their stamps from now on, and remembers the stamps of
+    /// deletes. `instance` is the name of this instance. When more than `deleted_max` deletes are
+    /// remembered, the oldest one is forgotten.
+    pub fn keep_order(&mut self, instance: &str, deleted_max: usize) {
+        self.order.get_or_insert_default().set(instance, deleted_max);
+    }
+
+    /// Whether changes are compared by their stamps.
+    pub fn keeps_order(&self) -> bool {
+        self.order.is_some()
+    }
+
+    /// Whether deletes were forgotten.
+    pub fn has_forgotten(&self) -> bool {
+        self.order.as_ref().is_some_and(|order| order.forgotten_count() > 0)
+    }
+
+    /// Whether a change of a key changes the table. Otherwise the table has a later row or a later
+    /// delete of the key.
+    pub fn admits(&self, key: &[u8], change: &KeyChange<'_>) -> bool {
+        let Some(order) = &self.order else { return true };
+        order.admits(change, self.known_stamp(order, key))
+    }
+
+    /// The order of the next row of a key. The key is no longer deleted.
+    #[cold]
+    fn stamp_row(&mut self, key: &[u8], change: Option<KeyChange<'_>>) -> Option<RowStamp> {
+        let known = self.order.as_ref().and_then(|order| self.known_stamp(order, key));
+        let order = self.order.as_mut()?;
+        order.put(key);
+        change.map(|change| order.row_stamp(&change, known))
+    }
+
+    /// The time of the stamp of a new change of this instance: `time`, or later when the key has
+    /// such a stamp already. So the new change is the latest one. `is_sent`: other instances get
+    /// the changes of this one. Their stamps must then differ.
+    pub fn next_stamp(&self, key: &[u8], time: Timestamp, is_sent: bool) -> Timestamp {
+        let Some(order) = &self.order else { return time };
+        let known = self.known_stamp(order, key);
+        let is_own = known.is_some_and(|known| known.instance == 0) && !is_sent;
+        let last = known.map_or(order.forgotten(), |known| known.time);
+        match last {
+            Timestamp(0) => time,
+            last if is_own => time.max(last),
+            Timestamp(last) => time.max(Timestamp(last.saturating_add(1))),
+        }
+    }
+
+    fn known_stamp(&self, order: &KeyOrder, key: &[u8]) -> Option<RowStamp> {
+        match self.get(key) {
+            Some(row) => Some(stamp_of(&row)),
+            None => order.deleted(key),
+        }
+    }
+
+    /// Deletes the row with a key, as [`remove`](Self::remove), and remembers the delete, also when
+    /// there is no row. The caller has asked [`admits`](Self::admits).
+    pub fn delete(&mut self, key: &[u8], at: Moment, change: &KeyChange<'_>) -> bool {
+        let known = self.order.as_ref().and_then(|order| self.known_stamp(order, key));
+        if let Some(order) = &mut self.order {
+            let stamp = order.row_stamp(change, known);
+            order.delete(key, stamp);
+        }
+        self.remove(key, at)
+    }
+
+    /// The parts of the order that a snapshot has in addition to rows and deletes.
+    pub(crate) fn known_order(&self) -> Option<KnownOrder> {
+        self.order.as_ref().map(|order| order.known())
+    }
+
+    /// The deletes from a number on, each with its number.
+    pub(crate) fn deletes_from(&self, number: u64) -> impl Iterator<Item = (u64, &[u8], RowStamp)> {
+        self.order.iter().flat_map(move |order| order.deletes_from(number))
+    }
+
+    /// The order of a snapshot whose rows and deletes were restored.
+    pub fn restore_order(&mut self, known: KnownOrder) {
+        self.order.get_or_insert_default().restore(known);
     }
 
     /// Removes the row with a key. `at` is the record of the log that removes it. Returns whether
@@ -372,6 +474,9 @@ impl Table {
         self.moves.clear();
         let expired = self.lifetimes.first().filter(|(expires, _)| *expires <= now).copied();
         if let Some((timestamp, slot)) = expired {
+            if let Some((order, row)) = self.order.as_mut().zip(self.rows.row(slot)) {
+                order.delete(row.key, stamp_of(&row));
+            }
             // The state of a position has no row whose lifetime ended before the time of the
             // position.
             self.remove_slot(slot, Moment { position: Position(u64::MAX), timestamp });
@@ -671,6 +776,11 @@ impl Table {
     }
 }
 
+/// The stamp of a row in a table that keeps the order.
+fn stamp_of(row: &Row<'_>) -> RowStamp {
+    row.stamp.unwrap_or(RowStamp { time: row.timestamp, instance: 0, publisher: 0 })
+}
+
 /// The most keys that are searched together without an allocation.
 const LOOKUPS_AHEAD: usize = 8;
 
@@ -708,6 +818,7 @@ mod tests {
             key: key.as_bytes(),
             position: Position(1),
             timestamp: Timestamp(1),
+            stamp: None,
             expires: None,
             correlation_id: b"",
             headers: Headers::NONE,

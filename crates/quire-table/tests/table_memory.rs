@@ -39,6 +39,7 @@ fn put(table: &mut Table, number: usize, size: usize) {
         key: key.as_bytes(),
         position: Position(number as u64 + 1),
         timestamp: Timestamp(1_700_000_000_000_000_000 + number as u64),
+        stamp: None,
         expires: None,
         correlation_id: b"",
         headers: Headers::NONE,

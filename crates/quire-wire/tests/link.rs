@@ -16,24 +16,34 @@ const MARK: Option<Mark> = Some(Mark {
     time: Timestamp::from_ns(6),
 });
 
+const RECORD: LinkRecord<'static> = LinkRecord {
+    position: Position::new(7),
+    kind: 1,
+    message_type: 1,
+    bookmark: Bookmark::new(PublisherId::new(3), 4),
+    expiration_s: Some(9),
+    stamp: None,
+    topic: "orders",
+    correlation_id: b"c",
+    attributes: b"",
+    data: b"{}",
+};
+
+const STAMPED: LinkRecord<'static> =
+    LinkRecord { stamp: Some(Timestamp::from_ns(10)), expiration_s: None, ..RECORD };
+
 fn record() -> LinkRecord<'static> {
-    LinkRecord {
-        position: Position::new(7),
-        kind: 1,
-        message_type: 1,
-        bookmark: Bookmark::new(PublisherId::new(3), 4),
-        expiration_s: Some(9),
-        topic: "orders",
-        correlation_id: b"c",
-        attributes: b"",
-        data: b"{}",
-    }
+    RECORD
 }
 
 fn frame_of(count: usize, compress: impl FnOnce(&[u8]) -> Option<(u8, Vec<u8>)>) -> Vec<u8> {
+    frame_with(&vec![record(); count], compress)
+}
+
+fn frame_with(records: &[LinkRecord<'_>], compress: impl FnOnce(&[u8]) -> Option<(u8, Vec<u8>)>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut writer = RecordsWriter::begin(&mut bytes);
-    (0..count).for_each(|_| writer.put(&record(), &mut bytes));
+    records.iter().for_each(|record| writer.put(record, &mut bytes));
     writer.end(Position::new(8), MARK, compress, &mut bytes);
     bytes
 }
@@ -90,17 +100,18 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let compress = |_: &[u8]| Some((compressed[5], compressed[10..].to_vec()));
     examples.push(("compressed", frame_of(20, compress)));
     examples.push(("records", frame_of(1, |_| None)));
+    examples.push(("records_stamped", frame_with(&[STAMPED], |_| None)));
     examples
 }
 
 #[test]
 fn records_arrive_as_they_were_sent() {
-    let bytes = frame_of(2, |_| None);
+    let bytes = frame_with(&[record(), STAMPED], |_| None);
     let Ok(Some((Frame::Records(records), size))) = next_frame(&bytes, SIZE_MAX) else { panic!() };
     assert_eq!((size, records.through, records.last), (bytes.len(), Position::new(8), MARK));
     let found: Vec<_> = records.each_after(0).map(Result::unwrap).collect();
     let (first, second) = (found[0], found[1]);
-    assert_eq!((found.len(), first.0, second.0), (2, record(), record()));
+    assert_eq!((found.len(), first.0, second.0), (2, record(), STAMPED));
     let rest: Vec<_> = records.each_after(first.1).map(Result::unwrap).collect();
     assert_eq!(rest, [second]);
 }

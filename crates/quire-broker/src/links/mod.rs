@@ -108,6 +108,11 @@ impl Links {
         !self.outgoing.is_empty() || !self.connections.is_empty()
     }
 
+    /// Whether a destination gets messages of the topic. Their content is not tested.
+    pub(crate) fn sends(&self, topic: &str, message_type: MessageType) -> bool {
+        self.outgoing.iter().any(|link| link.definition.route.names(topic, message_type.name()))
+    }
+
     /// The driver has connected to a destination, or could not.
     pub(crate) fn opened(&mut self, cx: &mut Context, destination: u32, opened: Result<ConnectionId, &str>) {
         let number = destination as usize;

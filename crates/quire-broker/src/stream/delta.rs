@@ -27,6 +27,9 @@ pub(crate) struct Replacement<'a> {
     pub(crate) views: &'a SowViews,
     /// `Some` when a delta subscription follows the topic.
     pub(crate) replaced: Option<Replaced>,
+    /// The record of the key is newer than the message. Subscriptions that have records in view do
+    /// not receive it.
+    pub(crate) is_older: bool,
 }
 
 /// The change of a record that is being served.

@@ -55,7 +55,7 @@ impl PublishStream {
         context: &MessageContext<'_>,
         message: &Message<'_>,
         is_queue: bool,
-        Replacement { views, replaced }: Replacement<'_>,
+        Replacement { views, replaced, is_older }: Replacement<'_>,
     ) {
         let mut matched = std::mem::take(&mut self.matched);
         let push = |id, decision| matched.push((id, decision));
@@ -67,6 +67,9 @@ impl PublishStream {
         let mut memory = std::mem::take(&mut self.selected);
         let mut change = replaced.map(Change::of);
         for &(subscription, decision) in &matched {
+            if is_older && views.get(subscription).is_some() {
+                continue;
+            }
             let decided = match decision {
                 Decision::Open => self.decide_delta(cx, views, subscription, context),
                 Decision::Wanted => None,

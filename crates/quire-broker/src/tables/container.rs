@@ -56,7 +56,7 @@ impl Tables {
         let name = known.name.clone();
         // A check of all topics for each refused message would cost more than the message.
         if self.has_empty && self.pattern_topic_count() >= count_max {
-            self.forget_empty(cx);
+            self.forget_empty(cx, false);
         }
         if self.pattern_topic_count() >= count_max {
             let reason = format!(
@@ -97,7 +97,8 @@ impl Tables {
                 TableId(self.all.len() as u32 - 1)
             }
         };
-        container.tables.push(table);
+        self.containers[id.0 as usize].tables.push(table);
+        self.keep_order(cx, table);
         // The message that needs the table can still be refused.
         self.has_empty = true;
         cx.topics.add_table(name, table, message_type);
@@ -139,8 +140,8 @@ impl Tables {
     }
 
     /// Removes the tables of topics of containers without records, unless a command reads the table
-    /// or a large message waits for it.
-    pub(super) fn forget_empty(&mut self, cx: &mut Context) {
+    /// or a large message waits for it. `keeps_deletes`: a table that remembers deletes stays, too.
+    pub(super) fn forget_empty(&mut self, cx: &mut Context, keeps_deletes: bool) {
         let deleting = self.deleting_tables();
         self.has_empty = false;
         let mut gone: HashSet<TableId, FxBuildHasher> = HashSet::default();
@@ -153,7 +154,8 @@ impl Tables {
                     && (table.stats().scans > 0
                         || deleting.contains(id)
                         || followers.has_pages()
-                        || is_awaited);
+                        || is_awaited
+                        || keeps_deletes && table.stats().deletes > 0);
                 let is_used = !table.is_empty() || is_read;
                 self.has_empty |= is_read;
                 if !is_used {

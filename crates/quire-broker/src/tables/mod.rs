@@ -55,7 +55,8 @@ use quire_command::{MessageKind, OofReason};
 use quire_expression::message_type::Arena;
 use quire_journal::{Cursor, Headers, Journal, JournalError, Memory, Position, Record, Timestamp};
 use quire_table::{
-    KeyPlace, Moment, PageId, PutOptions, Row, RowEntries, RowError, Spelling, Table, TableConfigError,
+    KeyChange, KeyPlace, Moment, PageId, PutOptions, Row, RowEntries, RowError, Spelling, Table,
+    TableConfigError,
 };
 use quire_types::time::{Instant, Now};
 use rustc_hash::FxBuildHasher;
@@ -88,6 +89,11 @@ pub(crate) use view::Left;
 
 /// The resolution of lifetimes: an expired record is removed at the latest after this time.
 const EXPIRY_RESOLUTION: Duration = Duration::from_millis(100);
+
+/// The most deletes that a topic with replication remembers, and the most of a topic of a pattern,
+/// because there can be many of them. A delete takes about 150 bytes and its key.
+const DELETES_MAX: usize = 100_000;
+const PATTERN_DELETES_MAX: usize = 1_000;
 
 /// The last-value topics of one broker.
 pub(crate) struct Tables {
@@ -143,6 +149,10 @@ struct TableState {
     delta_count: usize,
     /// It was logged that a message has no value for a field of the key.
     has_logged_missing: bool,
+    /// It was logged that deletes were forgotten.
+    has_logged_forgotten: bool,
+    /// Whether a destination gets messages of the topic; `None`: not known yet.
+    is_sent: Option<bool>,
     /// The position up to which the newest snapshot includes the log; 0: there is no snapshot.
     snapshot_position: Position,
 }
@@ -164,12 +174,24 @@ pub(crate) struct NewRow<'a> {
     /// Its publisher and sequence, when the log records it.
     pub bookmark: Option<(u64, u64)>,
     pub timestamp: Timestamp,
+    /// Its order among the changes of the key on all instances; `None` without replication.
+    pub change: Option<KeyChange<'a>>,
+    /// It is from another instance, so the record of the key may be newer.
+    pub may_be_older: bool,
     /// The time by the clock. The timestamp is later when the clock was set back.
     pub received: Timestamp,
     pub expiration_s: Option<u32>,
     pub correlation_id: &'a [u8],
     pub headers: Headers<'a>,
     pub data: &'a [u8],
+}
+
+/// The effect of a message on the record of its key.
+pub(crate) enum Put {
+    /// It is the record now. The replaced record, when a delta subscription follows the topic.
+    Newest(Option<Replaced>),
+    /// The record, or a delete of the key, is newer.
+    Older,
 }
 
 /// The last-value topic that a message has a key of.
@@ -280,10 +302,15 @@ impl Tables {
 
     /// A message becomes the record of its key. Finds the subscriptions whose view the record
     /// leaves, because their filters matched the previous record and do not match the message.
-    /// [`Tables::leaving`] returns them. Returns the replaced record, when a delta subscription
-    /// follows the topic.
-    pub(crate) fn put(&mut self, cx: &mut Context, keyed: Keyed<'_>, new: &NewRow<'_>) -> Option<Replaced> {
+    /// [`Tables::leaving`] returns them.
+    pub(crate) fn put(&mut self, cx: &mut Context, keyed: Keyed<'_>, new: &NewRow<'_>) -> Put {
         let id = keyed.table;
+        if new.may_be_older
+            && let Some(change) = &new.change
+            && !self.state(id).table.admits(new.key, change)
+        {
+            return Put::Older;
+        }
         let position = new.position.unwrap_or_else(|| {
             self.unrecorded_count += 1;
             Position::new(UNRECORDED_BEGIN + self.unrecorded_count)
@@ -293,33 +320,53 @@ impl Tables {
             key: new.key,
             position,
             timestamp: new.timestamp,
+            stamp: None,
             expires: state.definition.expiration.end_of(new.received, new.expiration_s),
             correlation_id: new.correlation_id,
             headers: new.headers,
             data: new.data,
         };
         let Keyed { spelling, place, entries, .. } = keyed;
-        let options = PutOptions { place, spelling, entries, keeps_previous: state.reads_previous() };
+        let options = PutOptions {
+            place,
+            spelling,
+            entries,
+            keeps_previous: state.reads_previous(),
+            change: new.change,
+        };
         let is_new = match state.table.put_with(&row, options) {
             Ok(is_new) => is_new,
             // The intake has checked the message. A record that cannot be stored must not end the
             // server.
             Err(error) => {
                 cx.note(unkept(&state.definition, position, &error));
-                return None;
+                return Put::Newest(None);
             }
         };
         let replaced = if is_new { None } else { self.replaced(id) };
         let (reason, timestamp) = (OofReason::Match, new.timestamp);
         self.changed(cx, id, RowChange { new: Some(&row), bookmark: new.bookmark, reason, timestamp });
-        replaced
+        Put::Newest(replaced)
     }
 
     /// Removes a record, and returns the message for its subscriptions; `None` when there is no
-    /// such record.
-    pub(crate) fn remove(&mut self, cx: &mut Context, id: TableId, key: &[u8]) -> Option<Left<'_>> {
+    /// such record, or when it is newer than the delete. `change`: as [`NewRow::change`].
+    pub(crate) fn remove(
+        &mut self,
+        cx: &mut Context,
+        id: TableId,
+        key: &[u8],
+        change: Option<&KeyChange<'_>>,
+    ) -> Option<Left<'_>> {
         let at = Moment { position: cx.log.appended(), timestamp: cx.log.stamp(cx.clock.now.wall) };
-        if !self.state(id).table.remove(key, at) {
+        let table = &mut self.state(id).table;
+        let is_removed = match change {
+            Some(change) if !table.admits(key, change) => false,
+            Some(change) => table.delete(key, at, change),
+            None => table.remove(key, at),
+        };
+        self.note_forgotten(cx, id);
+        if !is_removed {
             return None;
         }
         self.left(cx, id, OofReason::Deleted, cx.clock.now.wall)
@@ -334,8 +381,43 @@ impl Tables {
             self.expired_at = Some(cx.clock.now.instant);
             return None;
         };
+        self.note_forgotten(cx, id);
         let ended = self.state(id).table.previous().and_then(|row| row.expires).unwrap_or(now);
         self.left(cx, id, OofReason::Expired, ended)
+    }
+
+    /// The time of the stamp of a change of keys that is made here. `sends`: whether a destination
+    /// gets messages of the topic.
+    pub(crate) fn next_stamp<'k>(
+        &mut self,
+        id: TableId,
+        keys: impl Iterator<Item = &'k [u8]>,
+        time: Timestamp,
+        sends: impl FnOnce() -> bool,
+    ) -> Timestamp {
+        let state = self.state(id);
+        let is_sent = *state.is_sent.get_or_insert_with(sends);
+        keys.fold(time, |time, key| state.table.next_stamp(key, time, is_sent))
+    }
+
+    /// From now on, a new table compares the changes of a key by their stamps, if the server has
+    /// replication.
+    fn keep_order(&mut self, cx: &Context, id: TableId) {
+        let state = self.state(id);
+        let deletes_max = if state.container.is_some() { PATTERN_DELETES_MAX } else { DELETES_MAX };
+        // The log or a snapshot may be of a server that had replication before.
+        if cx.log.has_links || state.table.keeps_order() {
+            state.table.keep_order(&cx.config.name, deletes_max);
+        }
+    }
+
+    /// Reports once for each topic that deletes were forgotten.
+    fn note_forgotten(&mut self, cx: &mut Context, id: TableId) {
+        let state = self.state(id);
+        if !state.has_logged_forgotten && state.table.has_forgotten() {
+            state.has_logged_forgotten = true;
+            cx.note(Event::DeletesForgotten { topic: state.definition.name.to_string() });
+        }
     }
 
     /// The last change removed a record.
@@ -412,6 +494,8 @@ impl TableState {
             followers: Followers::default(),
             delta_count: 0,
             has_logged_missing: false,
+            has_logged_forgotten: false,
+            is_sent: None,
             snapshot_position,
         }
     }

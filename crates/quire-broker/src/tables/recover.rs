@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use quire_expression::topic::TopicPattern;
 use quire_journal::{AllTopics, JournalError, Position, Record, RecordKind, RecoveryProgress, TopicFilter};
-use quire_table::{KeyRule, Moment, PutOptions, Row};
+use quire_table::{KeyChange, KeyRule, Moment, PutOptions, Row, Stamp};
 
 use super::container::Container;
 use super::snapshot_file::{SnapshotParts, SnapshotSteps};
-use super::{Arriving, TableState, Tables, unkept};
+use super::{Arriving, DELETES_MAX, TableState, Tables, unkept};
 use crate::Event;
 use crate::context::Context;
 use crate::topic::TableId;
@@ -37,6 +37,7 @@ impl Tables {
         run_steps: &dyn Fn(SnapshotSteps) -> SnapshotParts,
         on_progress: &mut dyn FnMut(RecoveryProgress),
     ) -> Result<(), JournalError> {
+        (0..self.all.len() as u32).for_each(|id| self.keep_order(cx, TableId(id)));
         let recovered = self.all.iter().filter(|state| state.definition.is_recovered);
         let read = self.containers.iter().filter(|container| container.definition.is_recovered);
         let pattern = |container: &Container| Some(container.definition.pattern.clone()?.1);
@@ -73,7 +74,7 @@ impl Tables {
             done_bytes = total_bytes.min(done_bytes + batch.size() as u64);
             on_progress(RecoveryProgress { done_bytes, total_bytes });
         }
-        self.forget_empty(cx);
+        self.forget_empty(cx, true);
         (0..self.all.len() as u32).for_each(|id| self.note_expiry(TableId(id)));
         self.pin_log(cx);
         Ok(())
@@ -102,10 +103,23 @@ impl Tables {
         let id = cx.topics.container_of(record.topic)?;
         let container = &self.containers[id.0 as usize];
         let is_needed = container.definition.is_recovered
-            && record.kind == RecordKind::Publish
+            && (record.kind == RecordKind::Publish || record.kind == RecordKind::Delete && cx.log.has_links)
             && record.position > container.snapshot_position;
         // A topic that the log does not record as the container requires has no table.
         if is_needed { self.make_table(cx, id, &record.topic.into()).ok() } else { None }
+    }
+
+    /// The order of a record, if the changes of its topic are compared by their stamps. Records
+    /// with stamps can be of a time when the server had replication.
+    fn change_of<'a>(&mut self, cx: &Context, id: TableId, record: &Record<'a>) -> Option<KeyChange<'a>> {
+        let table = &mut self.state(id).table;
+        if !table.keeps_order() {
+            record.attributes.stamp()?;
+            table.keep_order(&cx.config.name, DELETES_MAX);
+        }
+        let instance = record.origin().instance.map_or("", |instance| instance.name);
+        let stamp = Stamp { time: record.stamp(), instance };
+        Some(KeyChange { stamp, publisher: record.publisher, is_late: record.is_late })
     }
 
     fn restore(&mut self, cx: &mut Context, record: &Record<'_>) {
@@ -130,26 +144,37 @@ impl Tables {
                         Err(_) => return,
                     },
                 };
+                let change = self.change_of(cx, id, record);
                 let state = self.state(id);
+                if change.is_some_and(|change| !state.table.admits(key, &change)) {
+                    return;
+                }
                 let expires = state.definition.expiration.end_of(record.received(), record.expiration_s);
                 let row = Row {
                     key,
                     position: record.position,
                     timestamp: record.timestamp,
+                    stamp: None,
                     expires,
                     correlation_id: record.correlation_id,
                     headers: record.headers(),
                     data: record.data,
                 };
-                if let Err(error) = state.table.put_with(&row, PutOptions::default()) {
+                if let Err(error) = state.table.put_with(&row, PutOptions { change, ..PutOptions::default() })
+                {
                     cx.note(unkept(&state.definition, record.position, &error));
                 }
             }
             RecordKind::Delete => {
                 let at = Moment { position: record.position, timestamp: record.timestamp };
+                let change = self.change_of(cx, id, record);
                 let table = &mut self.state(id).table;
                 for key in record.deleted_keys() {
-                    table.remove(key, at);
+                    match &change {
+                        Some(change) if !table.admits(key, change) => false,
+                        Some(change) => table.delete(key, at, change),
+                        None => table.remove(key, at),
+                    };
                 }
             }
             RecordKind::Publish | RecordKind::Acknowledge | RecordKind::Lease => (),

@@ -7,14 +7,17 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use quire_journal::{AllTopics, JournalError, Position, Reader, SidecarHead, Sidecars, Timestamp};
 use quire_table::{
-    BadSnapshot, KnownHistory, RowReader, SNAPSHOT_VERSION, SnapshotBlocks, SnapshotHead, SnapshotOwner,
-    SnapshotPiece, SnapshotReader, snapshot_file,
+    BadSnapshot, KnownHistory, KnownOrder, ORDERED_VERSION, RowReader, SNAPSHOT_VERSION, SnapshotBlocks,
+    SnapshotHead, SnapshotOwner, SnapshotPiece, SnapshotReader, snapshot_file,
 };
 
 use super::TableState;
 
 /// The version of the content of the file of a container.
 pub(super) const CONTAINER_VERSION: u32 = 2;
+
+/// The same, when its topics keep the order of changes.
+pub(super) const ORDERED_CONTAINER_VERSION: u32 = 4;
 
 /// Bytes that a start reads at a time. A step and its part then fit into the cache of a core, and
 /// few pages of a table are not full.
@@ -26,7 +29,9 @@ pub(super) struct Section {
     pub owner: SnapshotOwner,
     /// The position up to which the rows include the log.
     pub position: Position,
-    /// Content version 1, in which the head has no stamp.
+    /// Its table keeps the order of changes.
+    pub is_ordered: bool,
+    /// Content version 1 or 3, in which the head has no stamp.
     pub parts: Vec<Vec<u8>>,
 }
 
@@ -62,7 +67,13 @@ impl SnapshotFile {
                 SnapshotHead { position: section.position, stamp }.replace(&section.owner, first);
             }
         }
-        let version = if self.container.is_some() { CONTAINER_VERSION } else { SNAPSHOT_VERSION };
+        let is_ordered = self.sections.iter().any(|section| section.is_ordered);
+        let version = match (self.container.is_some(), is_ordered) {
+            (true, true) => ORDERED_CONTAINER_VERSION,
+            (true, false) => CONTAINER_VERSION,
+            (false, true) => ORDERED_VERSION,
+            (false, false) => SNAPSHOT_VERSION,
+        };
         let needs = self.position.next().max(match self.position {
             Position::ZERO => self.reader.first(),
             _ => Position::ZERO,
@@ -123,7 +134,7 @@ pub struct SnapshotPart(Result<Part, Option<String>>);
 
 enum Part {
     Rows(SnapshotPiece),
-    End(SnapshotHead, Option<KnownHistory>),
+    End(SnapshotHead, Option<KnownHistory>, Option<KnownOrder>),
 }
 
 /// The steps of the content of a snapshot. After the end, or damage, there are no more.
@@ -138,7 +149,7 @@ struct Steps<R> {
 /// The result of reading.
 enum Read {
     Blocks(SnapshotBlocks),
-    End(SnapshotHead, Option<KnownHistory>),
+    End(SnapshotHead, Option<KnownHistory>, Option<KnownOrder>),
 }
 
 impl<R: io::Read> Steps<R> {
@@ -156,9 +167,9 @@ impl<R: io::Read> Steps<R> {
         let memory = self.spare.lock().pop().unwrap_or_default();
         let blocks = reader.take(READ_SIZE - size, memory).map_err(reason_of)?;
         if size == 0 {
-            let history = reader.history();
+            let (history, order) = (reader.history(), reader.take_order());
             let head = reader.finish().map_err(reason_of)?;
-            return Ok(Read::End(head, history));
+            return Ok(Read::End(head, history, order));
         }
         self.reader = Some(reader);
         Ok(Read::Blocks(blocks))
@@ -179,7 +190,9 @@ impl<R: io::Read> Iterator for Steps<R> {
                     SnapshotPart(piece.map(Part::Rows))
                 })
             }
-            Ok(Read::End(head, history)) => Box::new(move || SnapshotPart(Ok(Part::End(head, history)))),
+            Ok(Read::End(head, history, order)) => {
+                Box::new(move || SnapshotPart(Ok(Part::End(head, history, order))))
+            }
             Err(reason) => Box::new(move || SnapshotPart(Err(reason))),
         })
     }
@@ -220,7 +233,7 @@ pub(super) fn load(
 ) -> Result<(Position, Position), Option<String>> {
     let opened = files.open(file, &state.definition.name);
     let (head, content) = opened.ok_or_else(|| Some("its head is damaged".to_owned()))?;
-    if head.version != SNAPSHOT_VERSION {
+    if ![SNAPSHOT_VERSION, ORDERED_VERSION].contains(&head.version) {
         return Err(Some(format!("its version {} is not known to this build", head.version)));
     }
     let parts = run_steps(Box::new(Steps::new(content, state)));
@@ -237,7 +250,10 @@ fn restore(
     for part in parts {
         match part.0? {
             Part::Rows(piece) => state.table.restore(piece),
-            Part::End(head, history) => return finish(head, history, log, state),
+            Part::End(head, history, order) => {
+                order.into_iter().for_each(|order| state.table.restore_order(order));
+                return finish(head, history, log, state);
+            }
         }
     }
     Err(Some("it has no end".to_owned()))

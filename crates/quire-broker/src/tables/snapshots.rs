@@ -16,7 +16,8 @@ use quire_journal::{FoundSidecar, Journal, JournalError, Position, SidecarHead, 
 use quire_table::{SnapshotHead, SnapshotOwner, SnapshotState, SnapshotWriter, snapshot_file};
 
 use super::snapshot_file::{
-    CONTAINER_VERSION, ContainerReader, Section, SnapshotFile, SnapshotParts, SnapshotSteps, load,
+    CONTAINER_VERSION, ContainerReader, ORDERED_CONTAINER_VERSION, Section, SnapshotFile, SnapshotParts,
+    SnapshotSteps, load,
 };
 use super::{TableDefinition, TableState, Tables};
 use crate::Event;
@@ -107,7 +108,8 @@ impl TableState {
         let owner = self.owner();
         let head = SnapshotHead { position, stamp: [0; 24] };
         let writer = SnapshotWriter::new(&mut self.table, &owner, &head, copies_size_max);
-        (writer, Section { topic: self.definition.name.clone(), owner, position, parts: Vec::new() })
+        let (topic, is_ordered) = (self.definition.name.clone(), self.table.keeps_order());
+        (writer, Section { topic, owner, position, is_ordered, parts: Vec::new() })
     }
 
     /// All rows at once.
@@ -401,6 +403,7 @@ impl Tables {
                 if let Ok(table) = table {
                     state.table = table;
                 }
+                self.keep_order(cx, id);
             }
             cx.note(Event::SnapshotNotUsed { topic: name, reason });
         }
@@ -434,7 +437,7 @@ impl Tables {
         let container = &self.containers[id.0 as usize];
         let opened = self.snapshots.files.open(file, &container.definition.name);
         let (head, content) = opened.ok_or_else(|| Some("its head is damaged".to_owned()))?;
-        if head.version != CONTAINER_VERSION {
+        if ![CONTAINER_VERSION, ORDERED_CONTAINER_VERSION].contains(&head.version) {
             return Err(Some(format!("its version {} is not known to this build", head.version)));
         }
         let mut newest = head.position;

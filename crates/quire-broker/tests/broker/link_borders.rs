@@ -28,7 +28,7 @@ fn text(text: impl AsRef<[u8]>) -> Vec<u8> {
 }
 
 fn hello(name: &str, topics: &[&str], excluded: &[&str]) -> Vec<u8> {
-    let mut body = 5_u16.to_le_bytes().to_vec();
+    let mut body = 6_u16.to_le_bytes().to_vec();
     [name, name, "a", ""].iter().for_each(|part| body.extend(text(part)));
     [1, 0, 0, 0, 0].iter().for_each(|number: &u64| body.extend(number.to_le_bytes()));
     body.extend((topics.len() as u32).to_le_bytes());

@@ -117,6 +117,14 @@ impl Cluster {
         drop(self.brokers[number].take());
     }
 
+    /// The instance stops cleanly: it writes its snapshots.
+    pub fn stop(&mut self, number: usize) {
+        let ends: Vec<_> = self.pipes.keys().filter(|end| end.broker == number).copied().collect();
+        ends.into_iter().for_each(|end| self.cut_pipe(end));
+        let pair = self.brokers[number].take();
+        pair.expect("the instance runs").broker.close().unwrap();
+    }
+
     /// As [`Cluster::kill`], and the disk is gone.
     pub fn destroy(&mut self, number: usize) {
         self.kill(number);

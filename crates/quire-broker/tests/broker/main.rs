@@ -18,6 +18,7 @@ mod filtering;
 mod inspecting;
 mod last_value_bursts;
 mod last_value_conflating;
+mod last_value_copies;
 mod last_value_deletes;
 mod last_value_deltas;
 mod last_value_fields;

@@ -191,7 +191,7 @@ fn clients_are_let_in_when_the_source_has_caught_up_before_the_destination_greet
     pair.turn();
     let now = pair.now();
     let from_b = quire_broker::ConnectionId(71);
-    let version = 5_u16.to_le_bytes();
+    let version = 6_u16.to_le_bytes();
     // b has connected and sent all that it has.
     pair.broker.handle(now, quire_broker::Input::LinkAccepted { connection: from_b, peer: "test" });
     let hello = [
@@ -237,7 +237,7 @@ fn a_source_with_another_version_of_links_is_refused_and_both_versions_are_named
     });
     assert_eq!(
         reasons.collect::<Vec<_>>(),
-        ["\"b\" uses version 3 of links and \"a\" version 5: run the same version of quire on both"]
+        ["\"b\" uses version 3 of links and \"a\" version 6: run the same version of quire on both"]
     );
 }
 

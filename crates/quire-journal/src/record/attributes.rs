@@ -1,7 +1,6 @@
-//! The parts of a record other than its fixed fields: the key of the message, the source of the
-//! record, headers, the end of its delay, the time by the clock, the run of its publisher, and the
-//! sequence that it follows (`docs/journal-format.md`, *Attributes*). Without them, a record has no
-//! additional byte.
+//! The parts of a record other than its fixed fields, such as the key of the message, the source of
+//! the record, headers and the run of its publisher (`docs/journal-format.md`, *Attributes*).
+//! Without them, a record has no additional byte.
 
 use crate::error::JournalError;
 use crate::record::{Bookmark, Position};
@@ -14,6 +13,7 @@ const NOT_BEFORE: u8 = 4;
 const RECEIVED: u8 = 5;
 const RUN: u8 = 6;
 const FOLLOWS: u8 = 7;
+const STAMP: u8 = 8;
 
 /// The most bytes of the attributes of one record. Their size has 16 bits on disk.
 pub(crate) const ATTRIBUTES_SIZE_MAX: usize = u16::MAX as usize;
@@ -157,7 +157,7 @@ impl<'a> Attributes<'a> {
                 KEY => !value.is_empty(),
                 SOURCE => split_source(value).is_some(),
                 HEADERS => Headers::from_bytes(value).is_some_and(|headers| !headers.is_empty()),
-                NOT_BEFORE | RECEIVED => split_time(value).is_some(),
+                NOT_BEFORE | RECEIVED | STAMP => split_time(value).is_some(),
                 RUN => split_run(value).is_some(),
                 FOLLOWS => split_follows(value).is_some(),
                 _ => false,
@@ -242,6 +242,11 @@ impl<'a> Attributes<'a> {
         self.value(FOLLOWS).and_then(split_follows)
     }
 
+    /// The time by which last values are ordered, when it is not the time of the record.
+    pub fn stamp(self) -> Option<Timestamp> {
+        self.value(STAMP).and_then(split_time)
+    }
+
     fn value(self, wanted: u8) -> Option<&'a [u8]> {
         let mut rest = self.0;
         while let Some((number, value, after)) = split_attribute(rest) {
@@ -305,6 +310,8 @@ pub struct NewAttributes<'a> {
     pub run: u64,
     /// The sequence that the publisher used before it, when it is not the sequence minus one.
     pub follows: Option<u64>,
+    /// The time by which last values are ordered, when it is not the time of the record.
+    pub stamp: Option<Timestamp>,
 }
 
 /// Encodes the attributes of one record after the other.
@@ -317,7 +324,7 @@ impl AttributesBuffer {
     /// # Errors
     /// [`JournalError::BadOption`] when all of them together take more than 65,535 bytes.
     pub fn encode(&mut self, new: &NewAttributes<'_>) -> Result<Attributes<'_>, JournalError> {
-        let NewAttributes { key, position, path, headers, not_before, received, run, follows } = *new;
+        let NewAttributes { key, position, path, headers, not_before, received, run, follows, stamp } = *new;
         let bytes = &mut self.0;
         bytes.clear();
         if !key.is_empty() {
@@ -334,12 +341,8 @@ impl AttributesBuffer {
             put_head(bytes, HEADERS, headers.as_bytes().len());
             bytes.extend_from_slice(headers.as_bytes());
         }
-        for (number, time) in [(NOT_BEFORE, not_before), (RECEIVED, received)] {
-            if let Some(Timestamp(ns @ 1..)) = time {
-                put_head(bytes, number, size_of_val(&ns));
-                bytes.extend_from_slice(&ns.to_le_bytes());
-            }
-        }
+        put_time(bytes, NOT_BEFORE, not_before);
+        put_time(bytes, RECEIVED, received);
         if run > 0 {
             put_head(bytes, RUN, size_of_val(&run));
             bytes.extend_from_slice(&run.to_le_bytes());
@@ -348,6 +351,7 @@ impl AttributesBuffer {
             put_head(bytes, FOLLOWS, number_size(follows));
             put_number(bytes, follows);
         }
+        put_time(bytes, STAMP, stamp);
         if bytes.len() > ATTRIBUTES_SIZE_MAX {
             let reason = format!(
                 "{} bytes of attributes ({} of the key, {} of the path, {} of the headers), the limit is {ATTRIBUTES_SIZE_MAX}",
@@ -372,6 +376,13 @@ impl AttributesBuffer {
 fn put_head(bytes: &mut Vec<u8>, number: u8, size: usize) {
     bytes.push(number);
     put_number(bytes, size as u64);
+}
+
+fn put_time(bytes: &mut Vec<u8>, number: u8, time: Option<Timestamp>) {
+    if let Some(Timestamp(ns @ 1..)) = time {
+        put_head(bytes, number, size_of_val(&ns));
+        bytes.extend_from_slice(&ns.to_le_bytes());
+    }
 }
 
 /// Appends a number as LEB128.

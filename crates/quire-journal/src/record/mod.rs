@@ -137,6 +137,11 @@ impl<'a> Record<'a> {
         self.attributes.received().unwrap_or(self.timestamp)
     }
 
+    /// The time by which last values are ordered over all instances.
+    pub fn stamp(&self) -> Timestamp {
+        self.attributes.stamp().unwrap_or(self.timestamp)
+    }
+
     /// The run of the publisher; 0 when it is not known, or when the program gave the sequence.
     pub fn run(&self) -> u64 {
         self.attributes.run()

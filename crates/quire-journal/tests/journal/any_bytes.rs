@@ -65,6 +65,7 @@ fn kept_journal() -> Snapshot {
             received: Some(Timestamp::from_ns(sequence)),
             run: sequence << 50,
             follows: Some(sequence << 20),
+            stamp: Some(Timestamp::from_ns(sequence << 30)),
         };
         let attributes = buffer.encode(&new).unwrap();
         journal.append_late(&NewRecord { attributes, ..record(sequence, "topic", data) }).unwrap();

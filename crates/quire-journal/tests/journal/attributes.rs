@@ -30,6 +30,7 @@ struct Model {
     received: Option<u64>,
     run: u64,
     follows: Option<u64>,
+    stamp: Option<u64>,
 }
 
 impl Model {
@@ -70,6 +71,9 @@ impl Model {
         if let Some(sequence) = self.follows {
             bytes.extend(attribute(7, number(sequence)));
         }
+        if let Some(ns) = self.stamp {
+            bytes.extend(attribute(8, ns.to_le_bytes().to_vec()));
+        }
         bytes
     }
 
@@ -103,6 +107,7 @@ impl Model {
             received: self.received.map(Timestamp::from_ns),
             run: self.run,
             follows: self.follows,
+            stamp: self.stamp.map(Timestamp::from_ns),
         };
         buffer.encode(&new).unwrap()
     }
@@ -116,6 +121,7 @@ impl Model {
         assert_eq!(attributes.not_before(), self.not_before.map(Timestamp::from_ns));
         assert_eq!(attributes.received(), self.received.map(Timestamp::from_ns));
         assert_eq!((attributes.run(), attributes.follows()), (self.run, self.follows));
+        assert_eq!(attributes.stamp(), self.stamp.map(Timestamp::from_ns));
         let position = self.position.map(Position::new);
         assert_eq!(attributes.source(), path.last().map(|instance| Source { instance: *instance, position }));
     }
@@ -135,9 +141,9 @@ fn model() -> impl Strategy<Value = Model> {
     let time = || prop::option::of(1u64..);
     let run = prop_oneof![Just(0), any::<u64>()];
     let follows = prop::option::of(prop_oneof![0..3u64, any::<u64>()]);
-    let of_publisher = (run, follows);
+    let of_publisher = (run, follows, time());
     (key, position, prop::collection::vec(instance, 0..6), headers, time(), time(), of_publisher).prop_map(
-        |(key, position, path, headers, not_before, received, (run, follows))| Model {
+        |(key, position, path, headers, not_before, received, (run, follows, stamp))| Model {
             key,
             position,
             path,
@@ -146,6 +152,7 @@ fn model() -> impl Strategy<Value = Model> {
             received,
             run,
             follows,
+            stamp,
         },
     )
 }
@@ -183,10 +190,13 @@ proptest! {
                 let headers = attributes.headers();
                 let (not_before, received) = (attributes.not_before(), attributes.received());
                 let (run, follows) = (attributes.run(), attributes.follows());
-                let new = NewAttributes { key, position, path, headers, not_before, received, run, follows };
+                let stamp = attributes.stamp();
+                let new =
+                    NewAttributes { key, position, path, headers, not_before, received, run, follows, stamp };
                 let again = again.encode(&new).unwrap();
                 prop_assert_eq!((again.run(), again.follows()), (run, follows));
                 prop_assert_eq!((again.not_before(), again.received()), (not_before, received));
+                prop_assert_eq!(again.stamp(), stamp);
                 prop_assert_eq!((again.key(), again.source()), (attributes.key(), attributes.source()));
                 prop_assert_eq!(again.headers(), headers);
             }
@@ -496,8 +506,8 @@ fn a_segment_of_a_later_version_is_refused_by_its_name_and_version() {
     journal.close().unwrap();
     let segment = Path::new(MEMORY).join("quire.0000000000.journal");
     let mut bytes = disk.read(&segment).unwrap();
-    assert_eq!(bytes[8..12], [7, 0, 0, 0]);
-    for version in [8u32, 0, u32::MAX] {
+    assert_eq!(bytes[8..12], [8, 0, 0, 0]);
+    for version in [9u32, 0, u32::MAX] {
         bytes[8..12].copy_from_slice(&version.to_le_bytes());
         repair_segment_header(&mut bytes);
         disk.open(&segment).unwrap().write_at(&bytes, 0).unwrap();
@@ -505,7 +515,7 @@ fn a_segment_of_a_later_version_is_refused_by_its_name_and_version() {
         assert_eq!(
             error.to_string(),
             format!(
-                "{}: journal format version {version}; this build reads versions 1, 2, 3, 4, 5, 6 and 7",
+                "{}: journal format version {version}; this build reads versions 1, 2, 3, 4, 5, 6, 7 and 8",
                 segment.display()
             )
         );

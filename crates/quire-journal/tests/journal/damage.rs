@@ -139,7 +139,7 @@ fn a_flipped_bit_in_the_version_is_damage_and_not_a_file_from_the_future() {
     append(&mut journal, 1..=5);
     journal.close().unwrap();
     let path = &files(directory.path())[0];
-    write_at(path, &[8], 8);
+    write_at(path, &[9], 8);
     let error = Journal::open(directory.path(), &small(), &mut |_| ()).err().unwrap();
     assert!(matches!(error, JournalError::Corrupt { offset: 0, .. }), "{error}");
     let mut header = fs::read(path).unwrap()[..48].to_vec();
@@ -147,7 +147,7 @@ fn a_flipped_bit_in_the_version_is_damage_and_not_a_file_from_the_future() {
     header[44..].copy_from_slice(&checksum);
     write_at(path, &header, 0);
     let error = Journal::open(directory.path(), &small(), &mut |_| ()).err().unwrap();
-    assert!(matches!(error, JournalError::Version { version: 8, .. }), "{error}");
+    assert!(matches!(error, JournalError::Version { version: 9, .. }), "{error}");
 }
 
 /// Bytes that only a program with the right checksums can make: numbers at the ends of their range.

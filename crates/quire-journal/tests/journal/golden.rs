@@ -11,6 +11,7 @@
 //! - `journal-v5`: of format version 5, with times by the clock
 //! - `journal-v6`: of format version 6, with runs and with what records follow
 //! - `journal-v7`: of format version 7, with late records
+//! - `journal-v8`: of format version 8, with stamps
 //!
 //! The newest directory was made by `QUIRE_MAKE_GOLDEN=1 cargo test -p quire-journal golden`. No
 //! directory is made again for the same version of the format: a change after which this fails
@@ -27,7 +28,7 @@ use crate::support::*;
 const RECORDS: u64 = 950;
 
 /// And the version of their segments.
-const DIRECTORIES: [(&str, u8); 9] = [
+const DIRECTORIES: [(&str, u8); 10] = [
     ("journal-v1", 1),
     ("journal-v1-clients-v2", 1),
     ("journal-v1-queues", 1),
@@ -36,11 +37,12 @@ const DIRECTORIES: [(&str, u8); 9] = [
     ("journal-v4", 4),
     ("journal-v5", 5),
     ("journal-v6", 6),
-    ("journal-v7", NEWEST),
+    ("journal-v7", 7),
+    ("journal-v8", NEWEST),
 ];
 
 /// The version that this build writes.
-const NEWEST: u8 = 7;
+const NEWEST: u8 = 8;
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
@@ -90,7 +92,9 @@ fn expected(version: u8, sequence: u64) -> Expected {
         _ => {
             let run = if sequence.is_multiple_of(9) { 0 } else { sequence << 32 };
             let follows = sequence.is_multiple_of(11).then_some(sequence / 2);
-            NewAttributes { headers: headers.as_headers(), not_before, received, run, follows, ..new }
+            let stamp = (version > 7 && sequence.is_multiple_of(13))
+                .then(|| Timestamp::from_ns(1_900_000_000_000_000_000 + sequence));
+            NewAttributes { headers: headers.as_headers(), not_before, received, run, follows, stamp, ..new }
         }
     };
     expected.attributes.encode(&new).unwrap();

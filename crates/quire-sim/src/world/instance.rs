@@ -429,7 +429,7 @@ impl Instance {
                     auditor.removing(record.position, record.data);
                 }
                 let is_known = self.removed.last().is_some_and(|(last, _)| *last >= record.position);
-                if let Some(logged) = logged(record).filter(|_| !is_known) {
+                if let Some(logged) = logged(record, self.number).filter(|_| !is_known) {
                     self.removed.push((record.position, logged));
                 }
             })?;
@@ -489,14 +489,14 @@ impl Instance {
             .next(reader.persisted(), &AllTopics)
             .map_err(|error| format!("the log of {} cannot be read: {error}", name_of(self.number)))?
         {
-            found.extend(batch.records().filter_map(|record| logged(&record)));
+            found.extend(batch.records().filter_map(|record| logged(&record, self.number)));
         }
         Ok(found)
     }
 }
 
 /// A record of a topic that links send; `None`: it is another one.
-fn logged(record: &Record<'_>) -> Option<Logged> {
+fn logged(record: &Record<'_>, own: usize) -> Option<Logged> {
     let value = match record.kind {
         RecordKind::Publish => Some(value_of(record.data).unwrap_or(u64::MAX)),
         RecordKind::Delete => None,
@@ -508,6 +508,10 @@ fn logged(record: &Record<'_>) -> Option<Logged> {
         value,
         removes: record.deleted_keys().next().is_some(),
         is_passed_on: record.path().instances().count() > 1,
+        stamp: (
+            record.stamp().as_ns(),
+            record.origin().instance.map_or_else(|| name_of(own), |instance| instance.name.to_owned()),
+        ),
     })
 }
 

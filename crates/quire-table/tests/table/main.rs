@@ -10,6 +10,7 @@ mod pages;
 mod random;
 mod scans;
 mod snapshots;
+mod stamps;
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -103,6 +104,7 @@ fn row<'a>(key: &'a str, data: &'a str) -> Row<'a> {
         key: key.as_bytes(),
         position: Position(1),
         timestamp: Timestamp(1),
+        stamp: None,
         expires: None,
         correlation_id: b"",
         headers: Headers::NONE,

@@ -38,6 +38,7 @@ impl Version {
             key: &self.key,
             position: self.position,
             timestamp: self.timestamp,
+            stamp: None,
             expires: self.expires,
             correlation_id: &self.correlation_id,
             headers: self.headers.as_headers(),

@@ -32,6 +32,7 @@ pub fn restore(
     }
     table.finish_restore()?;
     let history = reader.history();
+    reader.take_order().into_iter().for_each(|order| table.restore_order(order));
     reader.finish().map(|head| (head, history))
 }
 

@@ -14,7 +14,7 @@ use quire_types::{Bookmark, Position, PublisherId, Timestamp};
 pub use splitter::{Piece, Splitter};
 
 /// The version of these frames. Both sides must have the same.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 
 /// The largest frame in bytes apart from the data of one message: its other fields, the limit of a
 /// frame of small records, or a `hello`.
@@ -31,6 +31,10 @@ const HEAD_SIZE: usize = 5;
 
 /// The position and the mark at the front of the body of a `records` frame.
 const RECORDS_HEAD_SIZE: usize = 8 + 4 * 8;
+
+/// The flags of a record.
+const HAS_EXPIRATION: u8 = 1;
+const HAS_STAMP: u8 = 2;
 
 const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
@@ -211,6 +215,8 @@ pub struct LinkRecord<'a> {
     pub bookmark: Bookmark,
     /// The lifetime of the message.
     pub expiration_s: Option<u32>,
+    /// The time of its stamp, when its attributes do not have it.
+    pub stamp: Option<Timestamp>,
     /// Its topic.
     pub topic: &'a str,
     /// Its correlation id.
@@ -405,10 +411,12 @@ fn take_record<'a>(body: &mut &'a [u8]) -> Result<LinkRecord<'a>, BadFrame> {
     let kind = take_u8(body)?;
     let message_type = take_u8(body)?;
     let bookmark = Bookmark::new(PublisherId::new(take_u64(body)?), take_u64(body)?);
-    let expiration_s = match take_u8(body)? {
-        0 => None,
-        _ => Some(take_u32(body)?),
-    };
+    let flags = take_u8(body)?;
+    if flags & !(HAS_EXPIRATION | HAS_STAMP) != 0 {
+        return Err(BadFrame("an unknown flag of a record"));
+    }
+    let expiration_s = if flags & HAS_EXPIRATION == 0 { None } else { Some(take_u32(body)?) };
+    let stamp = if flags & HAS_STAMP == 0 { None } else { Some(Timestamp::from_ns(take_u64(body)?)) };
     let topic = take_text(body)?;
     let correlation_id = take_bytes(body)?;
     let attributes = take_bytes(body)?;
@@ -423,6 +431,7 @@ fn take_record<'a>(body: &mut &'a [u8]) -> Result<LinkRecord<'a>, BadFrame> {
         message_type,
         bookmark,
         expiration_s,
+        stamp,
         topic,
         correlation_id,
         attributes,
@@ -456,8 +465,11 @@ impl RecordsWriter {
         out.extend_from_slice(&[record.kind, record.message_type]);
         put_u64(out, record.bookmark.publisher.get());
         put_u64(out, record.bookmark.sequence);
-        out.push(record.expiration_s.is_some().into());
-        record.expiration_s.into_iter().for_each(|seconds| put_u32(out, seconds));
+        let (expiration, stamp) = (record.expiration_s, record.stamp);
+        let flag = |has: bool, flag: u8| if has { flag } else { 0 };
+        out.push(flag(expiration.is_some(), HAS_EXPIRATION) | flag(stamp.is_some(), HAS_STAMP));
+        expiration.into_iter().for_each(|seconds| put_u32(out, seconds));
+        stamp.into_iter().for_each(|time| put_u64(out, time.as_ns()));
         put_text(out, record.topic);
         put_bytes(out, record.correlation_id);
         put_bytes(out, record.attributes);

@@ -99,6 +99,8 @@ enum Origin<'a> {
         path: InstancePath<'a>,
         /// Queues delay it until then.
         not_before: Option<Timestamp>,
+        /// The time of its stamp; `None` when it cannot change a last value.
+        stamp: Option<Timestamp>,
         /// The source permits other rules of keys here: the key is not compared with the data.
         has_any_key: bool,
     },
@@ -121,9 +123,21 @@ enum Ingested {
 
 /// The time and the bookmark that are assigned to a message.
 #[derive(Clone, Copy)]
-struct Stamp {
+struct Assigned {
     timestamp: Timestamp,
+    /// The time by which last values are ordered, when it is not the timestamp.
+    order: Option<Timestamp>,
     bookmark: Bookmark,
+}
+
+impl Origin<'_> {
+    /// The instance that took the message from its publisher; empty = this one.
+    fn instance(&self) -> &str {
+        match self {
+            Origin::Client { .. } | Origin::Service => "",
+            Origin::Peer { path, .. } => path.instances().next().map_or("", |instance| instance.name),
+        }
+    }
 }
 
 impl Intake<'_> {
@@ -143,17 +157,20 @@ impl Intake<'_> {
     /// message has a key of. Inlined, so that a plain message is not copied and has no key.
     #[inline(always)]
     fn ingest(&mut self, submission: &Submission<'_>, keyed: Option<Keyed<'_>>) -> Ingested {
-        let stamp = self.stamp(submission);
+        let mut assigned = self.assign(submission);
+        if self.cx.log.has_links {
+            assigned.order = self.order(submission, keyed, assigned.timestamp);
+        }
         let key = if keyed.is_some() { submission.publish.key } else { &[] };
-        let ingested = self.record(submission, stamp, key);
+        let ingested = self.record(submission, assigned, key);
         let position = match ingested {
             Ingested::Recorded(position) => Some(position),
             Ingested::Unrecorded => None,
             Ingested::Duplicate { .. } | Ingested::Refused | Ingested::Unacceptable(_) => return ingested,
         };
         match submission.kind {
-            RecordKind::Delete => self.remove(submission),
-            _ => self.serve(submission, stamp, position, keyed),
+            RecordKind::Delete => self.remove(submission, assigned),
+            _ => self.serve(submission, assigned, position, keyed),
         }
         ingested
     }

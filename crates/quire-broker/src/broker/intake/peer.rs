@@ -66,6 +66,7 @@ impl Intake<'_> {
             position: record.position,
             path,
             not_before: record.attributes.not_before(),
+            stamp: record.stamp,
             has_any_key: arrived.rules().any_key,
         };
         let (kind, publisher) = (record.kind, record.bookmark.publisher);

@@ -1,33 +1,58 @@
 //! The third stage of the intake: the record of a message or of a delete in the log.
 
 use quire_journal::{
-    Appended, Attributes, AttributesBuffer, Bookmark, JournalError, NewAttributes, NewRecord, RecordKind,
-    Timestamp,
+    Appended, Attributes, AttributesBuffer, Bookmark, DeletedKeys, JournalError, NewAttributes, NewRecord,
+    RecordKind, Timestamp,
 };
 
 use super::prepare::context_of;
-use super::{Ingested, Intake, Origin, Stamp, Submission};
+use super::{Assigned, Ingested, Intake, Origin, Submission};
 use crate::publishers::Numbering;
+use crate::tables::Keyed;
 
 impl Intake<'_> {
     /// The time and the bookmark of the record of a submission.
     #[inline(always)]
-    pub(super) fn stamp(&mut self, submission: &Submission<'_>) -> Stamp {
+    pub(super) fn assign(&mut self, submission: &Submission<'_>) -> Assigned {
         let Submission { publisher, publish, .. } = *submission;
         let timestamp = self.cx.log.stamp(self.cx.clock.now.wall);
         let sequence = match publish.sequence {
             0 => self.cx.log.next_sequence(publisher),
             sequence => sequence,
         };
-        Stamp { timestamp, bookmark: Bookmark::new(publisher, sequence) }
+        Assigned { timestamp, order: None, bookmark: Bookmark::new(publisher, sequence) }
+    }
+
+    /// The time by which a message or a delete is ordered among the changes of its keys on all
+    /// instances; `None`: its timestamp. A change of this instance is later than those that this
+    /// instance knows, also when the clock was set back or another instance has a faster clock.
+    #[inline(never)]
+    pub(super) fn order(
+        &mut self,
+        submission: &Submission<'_>,
+        keyed: Option<Keyed<'_>>,
+        timestamp: Timestamp,
+    ) -> Option<Timestamp> {
+        let Submission { origin, kind, topic, publish, .. } = *submission;
+        if let Origin::Peer { stamp, .. } = origin {
+            return stamp;
+        }
+        let is_delete = kind == RecordKind::Delete;
+        let known = self.cx.topics.topic(topic);
+        let table = known.table().filter(|_| keyed.is_some() || is_delete)?;
+        let sends = || self.links.sends(&known.name, known.recording.message_type);
+        let keys = DeletedKeys::from_bytes(if is_delete { publish.data } else { b"" });
+        let keys = keys.into_iter().flatten().chain((!is_delete).then_some(publish.key));
+        let order = self.tables.next_stamp(table, keys, timestamp, sends);
+        (order > timestamp).then_some(order)
     }
 
     /// Appends the record of a submission, unless the rules of the log exclude it. `key` is the key
     /// in the last-value topic, if any.
     #[inline(always)]
-    pub(super) fn record(&mut self, submission: &Submission<'_>, stamp: Stamp, key: &[u8]) -> Ingested {
+    pub(super) fn record(&mut self, submission: &Submission<'_>, assigned: Assigned, key: &[u8]) -> Ingested {
         let Submission { origin, kind, publisher, topic, publish, numbering } = *submission;
-        let Stamp { timestamp, bookmark } = stamp;
+        let Assigned { timestamp, order, bookmark } = assigned;
         let known = self.cx.topics.topic(topic);
         let message_type = known.recording.message_type;
         let is_recorded = match kind {
@@ -48,11 +73,12 @@ impl Intake<'_> {
             && publish.delay.is_none()
             && key.is_empty()
             && numbering == Numbering::NONE
+            && order.is_none()
             && (timestamp == now || kind == RecordKind::Delete);
         let attributes = if is_plain && !matches!(origin, Origin::Peer { .. }) {
             Attributes::NONE
         } else {
-            match encode(&mut self.in_hand.attributes, submission, key, (timestamp, now)) {
+            match encode(&mut self.in_hand.attributes, submission, key, assigned, now) {
                 Ok(attributes) => attributes,
                 Err(error) => return Ingested::Unacceptable(Box::new(error)),
             }
@@ -92,7 +118,8 @@ fn encode<'a>(
     buffer: &'a mut AttributesBuffer,
     submission: &Submission<'_>,
     key: &[u8],
-    (timestamp, now): (Timestamp, Timestamp),
+    Assigned { timestamp, order: stamp, .. }: Assigned,
+    now: Timestamp,
 ) -> Result<Attributes<'a>, JournalError> {
     let Submission { origin, publish, numbering: Numbering { run, follows }, .. } = *submission;
     let headers = publish.headers;
@@ -101,13 +128,22 @@ fn encode<'a>(
     buffer.encode(&match origin {
         Origin::Client { .. } | Origin::Service => {
             let not_before = publish.delay.end(now);
-            NewAttributes { key, headers, not_before, received, run, follows, ..NewAttributes::default() }
+            NewAttributes {
+                key,
+                headers,
+                not_before,
+                received,
+                run,
+                follows,
+                stamp,
+                ..NewAttributes::default()
+            }
         }
         // Another instance may keep last values that this one does not keep. So the key is
         // recorded.
         Origin::Peer { position, path, not_before, .. } => {
             let (key, position) = (publish.key, Some(position));
-            NewAttributes { key, headers, position, path, not_before, received, run, follows }
+            NewAttributes { key, headers, position, path, not_before, received, run, follows, stamp }
         }
     })
 }

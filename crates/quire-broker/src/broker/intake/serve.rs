@@ -5,12 +5,12 @@ use quire_command::{Message, MessageKind, OofReason, Publish};
 use quire_journal::{Bookmark, DeletedKeys, InstancePath, Position, RecordKind, Timestamp};
 
 use super::prepare::context_of;
-use super::{Intake, Stamp, Submission};
+use super::{Assigned, Intake, Origin, Submission};
 use crate::replicated::Destinations;
 use crate::stream::Replacement;
-use crate::subscription::Replaced;
-use crate::tables::{Keyed, NewRow};
+use crate::tables::{Keyed, NewRow, Put};
 use crate::topic::{Stage, TopicId, TopicKind};
+use quire_table::{KeyChange, Stamp};
 
 impl Intake<'_> {
     /// Puts a message into its last-value topic, and serves ordinary and `live` subscriptions.
@@ -19,15 +19,15 @@ impl Intake<'_> {
     pub(super) fn serve(
         &mut self,
         submission: &Submission<'_>,
-        stamp: Stamp,
+        assigned: Assigned,
         position: Option<Position>,
         keyed: Option<Keyed<'_>>,
     ) {
         let Submission { topic, publish, .. } = *submission;
-        let Stamp { timestamp, bookmark } = stamp;
+        let Assigned { timestamp, bookmark, .. } = assigned;
         let bookmark = position.map(|_| bookmark);
         let mut key: &[u8] = &[];
-        let mut replaced = None;
+        let mut put = Put::Newest(None);
         if let Some(keyed) = keyed {
             key = publish.key;
             let new = NewRow {
@@ -35,17 +35,29 @@ impl Intake<'_> {
                 position,
                 bookmark: bookmark.map(|bookmark| (bookmark.publisher.get(), bookmark.sequence)),
                 timestamp,
+                change: self.change(submission, assigned),
+                may_be_older: matches!(submission.origin, Origin::Peer { .. }),
                 received: self.cx.clock.now.wall,
                 expiration_s: publish.expiration_s,
                 correlation_id: publish.correlation_id,
                 headers: publish.headers,
                 data: publish.data,
             };
-            replaced = self.tables.put(self.cx, keyed, &new);
+            put = self.tables.put(self.cx, keyed, &new);
         }
         if self.cx.topics.has_audience(topic, Stage::Published) {
-            self.serve_subscriptions(topic, publish, key, (bookmark, timestamp), replaced);
+            self.serve_subscriptions(topic, publish, key, (bookmark, timestamp), put);
         }
+    }
+
+    /// The order of a change of last values. Without replication, the log has the order of changes.
+    fn change<'a>(&self, submission: &'a Submission<'_>, assigned: Assigned) -> Option<KeyChange<'a>> {
+        let Assigned { timestamp, order, .. } = assigned;
+        self.cx.log.has_links.then(|| KeyChange {
+            stamp: Stamp { time: order.unwrap_or(timestamp), instance: submission.origin.instance() },
+            publisher: submission.publisher,
+            is_late: false,
+        })
     }
 
     /// Serves ordinary and `live` subscriptions, and subscriptions whose view the previous record
@@ -57,7 +69,7 @@ impl Intake<'_> {
         publish: &Publish<'_>,
         key: &[u8],
         (bookmark, timestamp): (Option<Bookmark>, Timestamp),
-        replaced: Option<Replaced>,
+        put: Put,
     ) {
         let known = self.cx.topics.topic(topic);
         let (name, message_type, is_queue) =
@@ -75,12 +87,14 @@ impl Intake<'_> {
             kind: MessageKind::Publish,
             data: publish.data,
         };
-        let replacement = Replacement { views: self.tables.views(), replaced };
+        let is_older = matches!(put, Put::Older);
+        let replaced = if let Put::Newest(replaced) = put { replaced } else { None };
+        let replacement = Replacement { views: self.tables.views(), replaced, is_older };
         self.stream.serve_published(self.cx, topic, &context, &message, is_queue, replacement);
         while let Some(id) = self.stream.next_behind() {
             self.bookmarks.fall_back_from_publish(self.cx, id);
         }
-        if !key.is_empty() && !self.tables.leaving().is_empty() {
+        if !key.is_empty() && !is_older && !self.tables.leaving().is_empty() {
             let message = Message { bookmark: None, kind: MessageKind::Oof(OofReason::Match), ..message };
             self.stream.serve_left(self.cx, self.tables.leaving(), &context, &message);
         }
@@ -88,11 +102,12 @@ impl Intake<'_> {
 
     /// Removes the records of a delete from its last-value topic, and notifies the subscriptions
     /// that had them in view.
-    pub(super) fn remove(&mut self, submission: &Submission<'_>) {
+    pub(super) fn remove(&mut self, submission: &Submission<'_>, assigned: Assigned) {
         let Some(table) = self.cx.topics.topic(submission.topic).table() else { return };
+        let change = self.change(submission, assigned);
         // The log has refused data that is not a list of keys.
         for key in DeletedKeys::from_bytes(submission.publish.data).into_iter().flatten() {
-            if let Some(left) = self.tables.remove(self.cx, table, key) {
+            if let Some(left) = self.tables.remove(self.cx, table, key, change.as_ref()) {
                 self.stream.serve_left(self.cx, left.subscriptions, &left.context(), &left.message());
             }
         }
