@@ -45,6 +45,46 @@ pub(super) struct Setup {
     validates: bool,
 }
 
+/// A part that not every cast has.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Part {
+    /// A schedule for the files of the journal.
+    Maintenance,
+    Jobs,
+    CombinedReplays,
+    LastValues,
+    /// Queries of earlier states.
+    EarlierStates,
+    /// Subscriptions that continue after an earlier state.
+    Following,
+    Pages,
+    Conflation,
+}
+
+impl Part {
+    /// The part that a deliberate mistake concerns.
+    fn of(canary: Canary) -> Option<Self> {
+        match canary {
+            Canary::EarlyRemoval => Some(Part::Maintenance),
+            Canary::ForgottenRenewal
+            | Canary::ForgottenRelease
+            | Canary::ForgottenRenewalAtBegin
+            | Canary::BegunLost => Some(Part::Jobs),
+            Canary::SeparateReplays => Some(Part::CombinedReplays),
+            Canary::LateRecord
+            | Canary::ForgottenOof
+            | Canary::ForgottenDelete
+            | Canary::SkippedChange
+            | Canary::SkippedDifference => Some(Part::LastValues),
+            Canary::LaterState => Some(Part::EarlierStates),
+            Canary::SkippedFollowing => Some(Part::Following),
+            Canary::SkippedMove => Some(Part::Pages),
+            Canary::OlderMessage => Some(Part::Conflation),
+            _ => None,
+        }
+    }
+}
+
 pub(super) struct Cast {
     pub setup: Setup,
     pub clients: Vec<Client>,
@@ -55,8 +95,35 @@ pub(super) struct Cast {
 
 impl Cast {
     /// The cast of the instance `home`. `random` draws those that each cast has. `is_alone`: the
-    /// world has no other instance.
+    /// world has no other instance. With a deliberate mistake, the cast has the part that it
+    /// concerns.
     pub fn draw(
+        seed: u64,
+        home: usize,
+        is_alone: bool,
+        random: &mut Random,
+        canary: Option<Canary>,
+        now: Now,
+    ) -> Self {
+        let part = canary.and_then(Part::of);
+        let mut seeds = Random::new(seed);
+        let mut cast = Cast::draw_any(seed, home, is_alone, random, canary, now);
+        while part.is_some_and(|part| !cast.has(part)) {
+            cast = Cast::draw_any(seeds.number(), home, is_alone, random, canary, now);
+        }
+        cast
+    }
+
+    fn has(&self, part: Part) -> bool {
+        let Setup { rules, last_values, .. } = &self.setup;
+        match part {
+            Part::Maintenance => rules.is_some(),
+            Part::EarlierStates => last_values.iter().any(Topic::has_earlier_states),
+            _ => self.clients.iter().any(|client| client.is_of(part)),
+        }
+    }
+
+    fn draw_any(
         seed: u64,
         home: usize,
         is_alone: bool,

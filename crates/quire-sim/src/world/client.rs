@@ -15,6 +15,7 @@ use quire_types::time::{Instant, Now};
 use quire_wire::{Decode, Inbox};
 
 use super::auditor::{Auditor, Condition, Start, StreamId, Value, Want};
+use super::cast::Part;
 use super::delays::new_delay;
 use super::instance::Instance;
 use super::links::At;
@@ -24,7 +25,7 @@ use super::worker::Worker;
 use super::{Auditors, Canary, SECOND_NS, jobs, last_values, links, replays};
 use crate::network::{Network, Site};
 use crate::random::Random;
-use parties::Parties;
+use parties::{Parties, Rest};
 
 /// The longest time for which a client that uses last-value topics reads nothing.
 const SLOWNESS_NS: u64 = 400_000_000;
@@ -39,6 +40,8 @@ pub(super) struct Client {
     core: ClientCore,
     /// They share the connection.
     parties: Parties,
+    /// No party can make a step.
+    rest: Option<Rest>,
     canary: Option<Canary>,
     /// The instances in the order in which it tries them. Its machine has the clock of the first.
     instances: Vec<usize>,
@@ -159,6 +162,16 @@ impl Client {
         Client::new(name, instances, Program::Links(program), random, now)
     }
 
+    /// Whether it is of a part of a cast.
+    pub fn is_of(&self, part: Part) -> bool {
+        match &self.program {
+            Program::Jobs(_) => part == Part::Jobs,
+            Program::Replays(_) => part == Part::CombinedReplays,
+            Program::LastValues(program) => program.is_of(part),
+            _ => false,
+        }
+    }
+
     /// The reader stays paused for seconds.
     pub fn linger(&mut self) {
         if let Program::Read(reader) = &mut self.program {
@@ -185,6 +198,7 @@ impl Client {
             program,
             core,
             parties,
+            rest: None,
             canary: None,
             instances,
             connection: None,
@@ -278,7 +292,7 @@ impl Client {
         }
         let config = config(&self.name, self.instances.len(), &self.program, random);
         self.core = ClientCore::new(config, now.instant);
-        self.connection = None;
+        (self.connection, self.rest) = (None, None);
         self.parties.followed_by(Parties::new(&self.program, self.canary, random.number()));
         self.open_stores();
     }
@@ -304,7 +318,7 @@ impl Client {
 
     /// From now on nothing new is begun, nothing is held back, and nothing is out of reach.
     pub fn settle(&mut self, now: Now) {
-        self.is_settling = true;
+        (self.is_settling, self.rest) = (true, None);
         self.away.clear();
         let (was_idle, due) = (self.core.is_idle(), self.core.next_timeout());
         if let Program::Read(reader) = &mut self.program
@@ -326,6 +340,7 @@ impl Client {
         if let ConnectionState::Closed(_) = self.core.state() {
             return self.restart(now, network, random, auditors);
         }
+        self.rest = None;
         self.parties.continue_process(now.instant, self.is_settling);
         let (was_idle, due) = (self.core.is_idle(), self.core.next_timeout());
         self.run_program(now, random, auditors);
@@ -373,6 +388,9 @@ impl Client {
 
     /// When it does something by itself, after a time.
     pub fn next_due(&self, ns: u64) -> Option<u64> {
+        if let Some(rest) = &self.rest {
+            return rest.until;
+        }
         let core = match self.connection {
             Some(_) => self.core.next_timeout(),
             None => self.core.poll_connect().map(|(_, at)| at),
@@ -386,7 +404,11 @@ impl Client {
     /// # Errors
     /// The server violates the protocol, or the parties forget something.
     pub fn turn(&mut self, now: Now, around: &mut Surroundings<'_>) -> Result<bool, String> {
-        let is_busy = self.let_parties_work(now, around)?;
+        let rests = self.rests(now, around.network);
+        let is_busy = (!rests || self.parties.looks_anyway()) && self.let_parties_work(now, around)?;
+        if is_busy && rests {
+            return Err(format!("a party of {} could make a step, and no party was to", self.name));
+        }
         if let (Some((connection, at)), true) = (self.connection, self.is_worker_of_jobs()) {
             let jobs = &mut around.auditors.of(at.instance).jobs;
             match around.network.is_disturbed(connection) {
@@ -394,8 +416,15 @@ impl Client {
                 false => jobs.undisturbed(&self.name, now.instant),
             }
         }
+        if rests {
+            return Ok(false);
+        }
         // Those of calls.
-        Ok(is_busy | self.take_events(now, around))
+        let is_busy = is_busy | self.take_events(now, around);
+        if !is_busy {
+            self.begin_rest(now, around.network);
+        }
+        Ok(is_busy)
     }
 
     fn is_worker_of_jobs(&self) -> bool {

@@ -210,9 +210,12 @@ const RATED_CLIENTS: u64 = 4;
 const LATE_PERCENT: u64 = 5;
 /// The longest partition.
 const PARTITION_NS: u64 = 20 * SECOND_NS;
-/// The steps of the second phase, and how many of them there are between two verdicts on links.
+/// The steps of the second phase.
 const PEACE_STEP_NS: u64 = SECOND_NS / 10;
-const STEPS_BETWEEN_VERDICTS: u64 = 5;
+/// The steps before the first verdict of a world of several instances, and the most steps between
+/// two verdicts. A verdict reads whole logs.
+const STEPS_BEFORE_VERDICT: u64 = 5;
+const STEPS_BETWEEN_VERDICTS_MAX: u64 = 80;
 /// Lines of the history that a failure shows.
 const HISTORY_LINES: usize = 60;
 /// The most instances of a world in which some of them have a cast.
@@ -357,7 +360,13 @@ impl World {
         let mix = Mix::draw(size, &mut random);
         let mut topology = match size {
             Size::One => Topology::alone(),
-            Size::Several => Topology::draw(&mut random),
+            // Few of the instances have a cast. A mistake of casts is in a world that has one.
+            Size::Several => loop {
+                let topology = Topology::draw(&mut random);
+                if !is_of_casts(canary) || topology.count() <= MIXED_COUNT_MAX {
+                    break topology;
+                }
+            },
         };
         let defects = Defects::new(canary, random.number());
         if defects.concern_links() {
@@ -407,11 +416,11 @@ impl World {
     fn add_instances(&mut self, seed: u64) {
         let mut casting = Random::new(seed ^ 0x006e_u64.rotate_left(40));
         let is_alone = self.topology.is_alone();
-        let is_meant = self.canary.is_some_and(|canary| Canary::OF_CASTS.contains(&canary));
-        let mixed_percent = if is_meant { 100 } else { MIXED_PERCENT };
+        let has_mistake = is_of_casts(self.canary);
         let is_mixed = self.topology.count() <= MIXED_COUNT_MAX
             && self.canary != Some(Canary::SharedBackup)
-            && casting.percent(mixed_percent);
+            && (casting.percent(MIXED_PERCENT) || has_mistake);
+        let mut has_cast = |number| if has_mistake { number == 0 } else { casting.percent(60) };
         // Messages in removed files cannot come back to an instance that has lost its disk.
         let mut maintenance = Random::new(seed ^ 0x0072_u64.rotate_left(40));
         let is_meant = self.canary == Some(Canary::ForgottenRetention);
@@ -437,7 +446,7 @@ impl World {
                 destinations.iter_mut().for_each(|destination| destination.retained_size_max = Some(1));
             }
             let now = Instance::new(number, disk.clone(), config.clone(), None, None).now(self.ns);
-            let cast = (is_alone || is_mixed && casting.percent(60))
+            let cast = (is_alone || is_mixed && has_cast(number))
                 .then(|| Cast::draw(seed, number, is_alone, &mut self.random, self.canary, now));
             let Some(Cast { setup, clients, visitors, operator, auditor }) = cast else {
                 if maintains {
@@ -559,6 +568,8 @@ impl World {
         self.begin_peace();
         let mut end = self.ns + self.times.peace_ns;
         let (mut taken, mut step) = (0, 0);
+        let mut pause = if self.topology.is_alone() { 1 } else { STEPS_BEFORE_VERDICT };
+        let mut next_verdict = pause;
         let mut result = Err("not everything was published".to_owned());
         while self.ns < end {
             for number in 0..self.instances.len() {
@@ -573,12 +584,14 @@ impl World {
             self.pass(PEACE_STEP_NS)?;
             self.auditors.fault()?;
             step += 1;
-            let is_time = self.topology.is_alone() || step % STEPS_BETWEEN_VERDICTS == 0;
-            if is_time && self.clients.iter().all(Client::is_done) {
+            if step >= next_verdict && self.clients.iter().all(Client::is_done) {
                 result = self.verdict();
                 if result.is_ok() {
                     break;
                 }
+                // What is missing now often takes several times as long.
+                pause = (2 * pause).min(STEPS_BETWEEN_VERDICTS_MAX);
+                next_verdict = step + pause;
             }
             // One worker that takes one message at a time is slow, and not wrong.
             let now_taken: usize = self.auditors.local.iter().flatten().map(Auditor::taken_count).sum();
@@ -676,8 +689,10 @@ impl World {
             self.played.clock_steps += 1;
         }
         let is_running = self.instances[number].is_running();
-        // A process that has ended may have left data that only the power takes away.
-        if self.happens(self.mix.power_cut) {
+        // A process that has ended may have left data that only the power takes away. It begins
+        // again soon, so the power fails more often meanwhile.
+        let factor = if is_running { 1 } else { 3 };
+        if self.happens(factor * self.mix.power_cut) {
             self.kill(number, true);
             self.played.power_cuts += 1;
             self.played.late_power_cuts += u64::from(!is_running);
@@ -931,6 +946,11 @@ impl World {
     }
 }
 
+/// Whether it is a mistake that concerns what only one instance has.
+fn is_of_casts(canary: Option<Canary>) -> bool {
+    canary.is_some_and(|canary| Canary::OF_CASTS.contains(&canary))
+}
+
 /// The numbers of all instances, in any order.
 fn shuffled(count: usize, random: &mut Random) -> Vec<usize> {
     let mut numbers: Vec<_> = (0..count).collect();
@@ -961,7 +981,7 @@ mod tests {
 
     #[test]
     fn equal_seeds_give_equal_histories() {
-        for (size, count) in [(Size::One, 3), (Size::Several, 6)] {
+        for (size, count) in [(Size::One, 10), (Size::Several, 20)] {
             for seed in 0..count {
                 assert_eq!(play(seed, size, None), play(seed, size, None));
             }
@@ -1007,19 +1027,24 @@ mod tests {
 
     #[test]
     fn every_canary_of_casts_is_found() {
-        assert_found(Size::One, 160, 1, &Canary::OF_CASTS);
+        assert_found(Size::One, 160, 3, &Canary::OF_CASTS);
         // Files are removed in worlds of one instance only.
-        assert_found(Size::One, 160, 1, &[Canary::EarlyRemoval]);
+        assert_found(Size::One, 160, 2, &[Canary::EarlyRemoval]);
+    }
+
+    #[test]
+    fn every_canary_of_casts_is_found_among_several_instances() {
+        assert_found(Size::Several, 160, 2, &Canary::OF_CASTS);
     }
 
     #[test]
     fn every_canary_of_parties_is_found() {
-        assert_found(Size::One, 40, 1, &Canary::OF_PARTIES);
-        assert_found(Size::Several, 40, 1, &Canary::OF_PARTIES);
+        assert_found(Size::One, 40, 4, &Canary::OF_PARTIES);
+        assert_found(Size::Several, 40, 4, &Canary::OF_PARTIES);
     }
 
     #[test]
     fn every_canary_of_links_is_found() {
-        assert_found(Size::Several, 200, 1, &Canary::OF_LINKS);
+        assert_found(Size::Several, 200, 3, &Canary::OF_LINKS);
     }
 }

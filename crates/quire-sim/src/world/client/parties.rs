@@ -78,6 +78,14 @@ struct Party {
     until: Instant,
 }
 
+/// The parties of a client until one of them can make a step again.
+pub(super) struct Rest {
+    /// At this time one of them makes a step by itself.
+    pub(super) until: Option<u64>,
+    /// The state of the socket.
+    state: (bool, bool),
+}
+
 /// The end of a connection at a client.
 #[derive(Default)]
 struct Stream {
@@ -155,6 +163,11 @@ impl Parties {
 
     pub fn make_mistake(&mut self, canary: Option<Canary>) {
         self.canary = canary;
+    }
+
+    /// Now and then it is checked that no party can make a step while they rest.
+    pub fn looks_anyway(&mut self) -> bool {
+        self.random.percent(1)
     }
 
     /// Counts their reads and writes.
@@ -434,8 +447,34 @@ impl Client {
         parties.obey(orders);
     }
 
+    /// Whether no party can make a step since the rest began. What a party does depends on the
+    /// calls of the program, on times, and on whether the socket has bytes and room.
+    pub(super) fn rests(&mut self, now: Now, network: &Network) -> bool {
+        let is_over = |rest: &Rest| {
+            rest.until.is_some_and(|at| at <= now.instant.as_ns()) || rest.state != self.state(now, network)
+        };
+        if self.rest.as_ref().is_some_and(is_over) {
+            self.rest = None;
+        }
+        self.rest.is_some()
+    }
+
+    /// No party can make a step now.
+    pub(super) fn begin_rest(&mut self, now: Now, network: &Network) {
+        let (until, state) = (self.next_due(now.instant.as_ns()), self.state(now, network));
+        self.rest = Some(Rest { until, state });
+    }
+
+    /// Whether the socket has bytes, and whether it has room.
+    fn state(&self, now: Now, network: &Network) -> (bool, bool) {
+        self.socket(now).map_or((false, false), |Socket { connection, site, ns }| {
+            (network.is_readable(connection, site, ns), network.room(connection, site) > 0)
+        })
+    }
+
     /// The connection ends. A party learns of it as from its peer.
     pub(super) fn hang_up(&mut self) {
+        self.rest = None;
         if let Some(stream) = &mut self.parties.stream {
             stream.has_ended = true;
         }

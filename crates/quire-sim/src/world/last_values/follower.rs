@@ -14,6 +14,7 @@ use super::program::is_refusal;
 use super::streams::Course;
 use super::{ORDER, Topic, Want};
 use crate::random::Random;
+use crate::world::cast::Part;
 
 /// See the module.
 pub(in crate::world) struct Follower {
@@ -68,6 +69,16 @@ impl Follower {
             kind,
             topic,
             running: None,
+        }
+    }
+
+    /// Whether it is of a part of a cast.
+    pub fn is_of(&self, part: Part) -> bool {
+        match part {
+            Part::Following => self.kind == Kind::Earlier,
+            Part::Pages => self.kind == Kind::Page,
+            Part::Conflation => self.kind == Kind::Conflated,
+            _ => false,
         }
     }
 

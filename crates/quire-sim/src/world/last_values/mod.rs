@@ -56,6 +56,11 @@ pub(super) struct Topic {
 }
 
 impl Topic {
+    /// Whether queries of earlier states are answered.
+    pub fn has_earlier_states(&self) -> bool {
+        self.granularity_ns.is_some()
+    }
+
     fn draw(number: usize, random: &mut Random) -> Self {
         let is_persistent = random.percent(60);
         let recovery_point = if random.percent(50) { "epoch" } else { "now" };

@@ -12,6 +12,7 @@ use super::ledger::Ledger;
 use super::queries::Answered;
 use super::{ORDER, Topic, Want};
 use crate::random::Random;
+use crate::world::cast::Part;
 
 /// A program of a client.
 pub(in crate::world) enum Program {
@@ -59,6 +60,14 @@ impl Program {
             all.push((format!("last-follower-{number}"), Program::Follow(follower)));
         }
         all
+    }
+
+    /// Whether it is of a part of a cast.
+    pub fn is_of(&self, part: Part) -> bool {
+        match self {
+            Program::Follow(follower) if follower.is_of(part) => true,
+            _ => part == Part::LastValues,
+        }
     }
 
     /// The process ends.

@@ -31,10 +31,13 @@ pub(in crate::world) struct At {
 pub(in crate::world) enum Program {
     Publish { number: usize, store: Store },
     Subscribe { stream: usize, is_durable: bool, subscription: Option<u32>, position: Option<ResumePosition> },
-    Query { running: Option<u32>, rows: BTreeMap<u64, u64>, found: Option<BTreeMap<u64, u64>> },
+    Query { running: Option<u32>, rows: Rows, found: Option<Rows> },
     Follow { subscription: Option<u32>, is_delta: bool, view: View, canary: Option<Canary> },
     Work(Worker),
 }
+
+/// The records of the last-value topic, by key.
+type Rows = BTreeMap<u64, u64>;
 
 /// The records of the last-value topic that a subscriber has, by the key of the server.
 type View = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -223,85 +226,110 @@ impl Program {
         (instances, topology): (&[Instance], &Topology),
         auditor: &mut Auditor,
     ) {
-        let At { instance, since_ns } = at;
-        match (self, event) {
-            (Program::Publish { number, .. }, Event::Persisted) => {
-                let waits =
-                    |since_ns| move |by: usize, name: &str| instances[by].has_waited_for(name, since_ns);
-                let counted = |since_ns| topology.counted(instance, &waits(since_ns));
-                let directly = |since_ns| match topology.reaches_all(instance) {
-                    true => Some(topology.counted_directly(instance, &waits(since_ns))),
-                    false => None,
-                };
-                auditor.acknowledged(*number, core.persisted(), instance, &counted, &directly);
+        match self {
+            Program::Publish { number, .. } => {
+                published((*number, name), core, event, at.instance, (instances, topology), auditor);
             }
-            (Program::Publish { .. }, Event::PublishFailed { sequence, failure })
-                if failure.code != Code::StorageFailed =>
-            {
-                auditor.fail(format!("{name}: publish {sequence} failed: {failure}"));
+            Program::Subscribe { stream, subscription, position, .. } => {
+                subscribed(*stream, (subscription, position), core, event, at.instance, auditor);
             }
-            (Program::Publish { .. }, Event::Overtaken { own, persisted, highest }) => {
-                auditor
-                    .fail(format!("{name} is overtaken: {own} own, {persisted} persisted, {highest} there"));
+            Program::Query { running, rows, found } => queried((running, rows, found), event),
+            Program::Follow { subscription, view, canary, .. } => {
+                followed(name, (subscription, view), *canary, event, auditor);
             }
-            (
-                Program::Subscribe { stream, subscription, .. },
-                Event::Messages { subscription: number, messages },
-            ) if Some(number) == *subscription => {
-                for message in &messages {
-                    auditor.received(*stream, instance, message.bookmark(), message.data());
-                }
-            }
-            (Program::Subscribe { stream, .. }, Event::BookmarkMissing { .. }) => {
-                auditor.bookmark_missing(*stream, instance);
-            }
-            (
-                Program::Subscribe { subscription, position, .. },
-                Event::Ended { subscription: number, .. },
-            ) if Some(number) == *subscription => {
-                *position = core.resume_position(number).cloned().or(position.take());
-                *subscription = None;
-            }
-            (Program::Query { running, rows, .. }, Event::Messages { subscription, messages })
-                if Some(subscription) == *running =>
-            {
-                for message in &messages {
-                    if let Some((key, value)) = key_of(message.data()).zip(value_of(message.data())) {
-                        rows.insert(key, value);
-                    }
-                }
-            }
-            (Program::Query { running, rows, found }, Event::Completed { subscription, .. })
-                if Some(subscription) == *running =>
-            {
-                *found = Some(std::mem::take(rows));
-            }
-            (Program::Query { running, .. }, Event::Ended { subscription, .. })
-                if Some(subscription) == *running =>
-            {
-                *running = None;
-            }
-            (
-                Program::Follow { subscription, view, canary, .. },
-                Event::Messages { subscription: number, messages },
-            ) if Some(number) == *subscription => {
-                for message in &messages {
-                    auditor.view_count += 1;
-                    let is_skipped =
-                        *canary == Some(Canary::StaleView) && auditor.view_count.is_multiple_of(9);
-                    if !is_skipped && let Err(reason) = apply(message, view, &mut auditor.difference_count) {
-                        auditor.fail(format!("{name}: {reason}"));
-                    }
-                }
-            }
-            (Program::Follow { subscription, .. }, Event::Ended { subscription: number, .. })
-                if Some(number) == *subscription =>
-            {
-                *subscription = None;
-            }
-            (Program::Work(worker), event) => worker.take(event, now, (instance, since_ns), auditor),
-            _ => (),
+            Program::Work(worker) => worker.take(event, now, (at.instance, at.since_ns), auditor),
         }
+    }
+}
+
+/// An event of a publisher that uses the instance `at`.
+fn published(
+    (number, name): (usize, &str),
+    core: &ClientCore,
+    event: Event,
+    at: usize,
+    (instances, topology): (&[Instance], &Topology),
+    auditor: &mut Auditor,
+) {
+    match event {
+        Event::Persisted => {
+            let waits = |since_ns| move |by: usize, name: &str| instances[by].has_waited_for(name, since_ns);
+            let counted = |since_ns| topology.counted(at, &waits(since_ns));
+            let directly = |since_ns| match topology.reaches_all(at) {
+                true => Some(topology.counted_directly(at, &waits(since_ns))),
+                false => None,
+            };
+            auditor.acknowledged(number, core.persisted(), at, &counted, &directly);
+        }
+        Event::PublishFailed { sequence, failure } if failure.code != Code::StorageFailed => {
+            auditor.fail(format!("{name}: publish {sequence} failed: {failure}"));
+        }
+        Event::Overtaken { own, persisted, highest } => {
+            auditor.fail(format!("{name} is overtaken: {own} own, {persisted} persisted, {highest} there"));
+        }
+        _ => (),
+    }
+}
+
+/// An event of a subscriber that uses the instance `at`.
+fn subscribed(
+    stream: usize,
+    (subscription, position): (&mut Option<u32>, &mut Option<ResumePosition>),
+    core: &ClientCore,
+    event: Event,
+    at: usize,
+    auditor: &mut Auditor,
+) {
+    match event {
+        Event::Messages { subscription: number, messages } if Some(number) == *subscription => {
+            for message in &messages {
+                auditor.received(stream, at, message.bookmark(), message.data());
+            }
+        }
+        Event::BookmarkMissing { .. } => auditor.bookmark_missing(stream, at),
+        Event::Ended { subscription: number, .. } if Some(number) == *subscription => {
+            *position = core.resume_position(number).cloned().or(position.take());
+            *subscription = None;
+        }
+        _ => (),
+    }
+}
+
+/// An event of a reader of the last-value topic.
+fn queried((running, rows, found): (&mut Option<u32>, &mut Rows, &mut Option<Rows>), event: Event) {
+    match event {
+        Event::Messages { subscription, messages } if Some(subscription) == *running => {
+            let read = |message: &Message| key_of(message.data()).zip(value_of(message.data()));
+            rows.extend(messages.iter().filter_map(read));
+        }
+        Event::Completed { subscription, .. } if Some(subscription) == *running => {
+            *found = Some(std::mem::take(rows));
+        }
+        Event::Ended { subscription, .. } if Some(subscription) == *running => *running = None,
+        _ => (),
+    }
+}
+
+/// An event of a subscriber with records.
+fn followed(
+    name: &str,
+    (subscription, view): (&mut Option<u32>, &mut View),
+    canary: Option<Canary>,
+    event: Event,
+    auditor: &mut Auditor,
+) {
+    match event {
+        Event::Messages { subscription: number, messages } if Some(number) == *subscription => {
+            for message in &messages {
+                auditor.view_count += 1;
+                let is_skipped = canary == Some(Canary::StaleView) && auditor.view_count.is_multiple_of(9);
+                if !is_skipped && let Err(reason) = apply(message, view, &mut auditor.difference_count) {
+                    auditor.fail(format!("{name}: {reason}"));
+                }
+            }
+        }
+        Event::Ended { subscription: number, .. } if Some(number) == *subscription => *subscription = None,
+        _ => (),
     }
 }
 
