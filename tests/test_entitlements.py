@@ -240,6 +240,28 @@ def test_sighup_reloads_the_configuration(tmp_path: Path) -> None:
             server.terminate()
 
 
+def test_the_command_line_reloads_the_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator = {"user": "bob", "topic": "/quire/access", "allow": "admin"}
+    file = configured(tmp_path, DESK, operator)
+    with quire.Server(quire.Config.load(file)) as server:
+        monkeypatch.setenv("QUIRE_PASSWORD", USERS["bob"]["password"])
+        reload = ["reload", "--url", server.url, "--user"]
+        assert run([*reload, "bob"]) == 0
+        assert capsys.readouterr().out == "reloaded: nothing has changed\n"
+        configured(tmp_path, DESK, operator, BOB)
+        # The connection of the command has other rights, too.
+        run([*reload, "bob"])
+        capsys.readouterr()
+        assert run([*reload, "bob"]) == 0
+        configured(tmp_path, DESK, operator, {**BOB, "allow": "fly"})
+        assert run([*reload, "bob"]) == 1
+        assert "entitlement" in capsys.readouterr().err
+        assert run([*reload, "anna"]) == 1
+        assert 'the user may not admin "/quire/access"' in capsys.readouterr().err
+
+
 # `quire entitlement check`
 
 

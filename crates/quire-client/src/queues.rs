@@ -209,6 +209,17 @@ impl ClientCore {
         }))
     }
 
+    /// Makes the server read its configuration again:
+    /// [`Event::JsonReply`](super::Event::JsonReply).
+    ///
+    /// # Errors
+    /// When the client is closed.
+    pub fn reload(&mut self) -> Result<CommandId, Failure> {
+        self.check_not_closed()?;
+        Ok(self
+            .command(|commands| commands.once(None, |command, out| Command::Reload { command }.encode(out))))
+    }
+
     /// The number of settled messages whose verdicts are not known to be durable.
     pub fn unconfirmed_count(&self) -> u64 {
         self.leases.waiting_count() + self.commands.unconfirmed_count()

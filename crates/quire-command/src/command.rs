@@ -26,6 +26,7 @@ pub enum Command<'a> {
     DefineQueue { command: u32, action: DefineQueue<'a> },
     SowDelete(SowDelete<'a>),
     Replicate { command: u32, destination: &'a str, action: LinkAction },
+    Reload { command: u32 },
 }
 
 /// The change that a [`Command::Replicate`] asks for.

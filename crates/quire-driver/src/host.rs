@@ -71,6 +71,13 @@ pub enum Effect {
         /// The password of the logon.
         password: Option<Secret<String>>,
     },
+    /// Read the configuration again, and report the result to the broker.
+    Reload {
+        /// The connection that requests it.
+        connection: ConnectionId,
+        /// The number of its command.
+        command: u32,
+    },
     /// Take no more bytes from it until further notice.
     PauseReading {
         /// The connection.
@@ -201,6 +208,7 @@ impl Host {
                 Output::Authenticate { connection, client_name, user, password } => {
                     Effect::Authenticate { connection, client_name, user, password }
                 }
+                Output::Reload { connection, command } => Effect::Reload { connection, command },
                 Output::PauseReading { connection } => Effect::PauseReading { connection },
                 Output::ResumeReading { connection } => Effect::ResumeReading { connection },
                 Output::Log(event) => Effect::Log(event),

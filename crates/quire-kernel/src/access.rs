@@ -3,7 +3,7 @@
 
 use hashbrown::HashMap;
 use quire_command::subscribe::Family;
-use quire_command::{Code, Command, Selection, Settle, Subject, Subscribe, SubscribeOptions};
+use quire_command::{Code, Command, LinkAction, Selection, Settle, Subject, Subscribe, SubscribeOptions};
 use quire_expression::filter::{Filter, FilterOptions};
 use quire_expression::topic::TopicSelector;
 use quire_types::Verdict;
@@ -30,6 +30,9 @@ const REFUSALS_INTERVAL: Duration = Duration::from_secs(60);
 /// Users and rights whose refusals are counted. At the limit, further ones are not logged until an
 /// interval ends.
 const REFUSALS_MAX: usize = 10_000;
+
+/// A pattern that matches no topic. Readers of ranges learn with it where the log ends.
+const NO_TOPIC: &str = "^$";
 
 /// The rights of the peer of a connection. The driver derives them from the address of the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,7 +103,12 @@ impl Context {
     fn admit_entitled(&mut self, id: SessionId, command: &Command<'_>) -> Result<Granted, Denied> {
         let decided = self.decide(id, command);
         match decided {
-            Ok(grant) => Ok((!grant.is_whole()).then(|| Box::new(grant))),
+            Ok(grant) => {
+                if let Some((action, resource)) = administration(command) {
+                    self.note_administered(id, action, resource.name());
+                }
+                Ok((!grant.is_whole()).then(|| Box::new(grant)))
+            }
             Err(denied) => {
                 self.note_denied(id, &denied);
                 Err(denied)
@@ -110,7 +118,7 @@ impl Context {
 
     fn decide(&mut self, id: SessionId, command: &Command<'_>) -> Result<Grant, Denied> {
         use Right::{Admin, Delete, Monitor, Query, Read, Replay};
-        let options = self.filter_options(id);
+        let options = || self.filter_options(id);
         let session = &self.clients.sessions.all[id];
         let Some(rights) = &session.rights else { return Ok(Grant::default()) };
         let of_resource =
@@ -126,12 +134,12 @@ impl Context {
             | Command::Resume { .. } => Ok(Grant::default()),
             // See `writable`.
             Command::Publish(_) | Command::PublishBatch(_) => Ok(Grant::default()),
-            Command::Subscribe(subscribe) => self.decide_subscribe(id, rights, subscribe, &options),
+            Command::Subscribe(subscribe) => self.decide_subscribe(id, rights, subscribe, &options()),
             Command::Query(query) => {
                 let needed: &[Right] = if query.bookmark.is_some() { &[Query, Replay] } else { &[Query] };
-                rights.grant(needed, query.topic, &options)
+                rights.grant(needed, query.topic, &options())
             }
-            Command::SowDelete(delete) => rights.grant(&[Delete], delete.topic, &options),
+            Command::SowDelete(delete) => rights.grant(&[Delete], delete.topic, &options()),
             Command::Settle(Settle {
                 verdict: Verdict::Expire,
                 messages: Selection::Matching(_),
@@ -157,6 +165,7 @@ impl Context {
                 of_resource(Admin, Resource::Replication)
             }
             Command::Maintain(_) => of_resource(Admin, Resource::Journal),
+            Command::Reload { .. } => of_resource(Admin, Resource::Access),
             // The name of the queue is in its settings: `admit_define`.
             Command::DefineQueue { .. } => Ok(Grant::default()),
         }
@@ -185,7 +194,8 @@ impl Context {
         let has_end = subscribe
             .bookmark
             .and_then(|text| text.parse::<Range>().ok())
-            .is_some_and(|range| range.end.is_some());
+            .is_some_and(|range| range.end.is_some())
+            || topic == NO_TOPIC;
         let needed: &[Right] = match (is_of_log, has_records) {
             (false, false) => &[Read],
             (false, true) => &[Read, Query],
@@ -217,8 +227,14 @@ impl Context {
     /// The right that is missing. It was counted and logged.
     pub fn admit_define(&mut self, id: SessionId, command: &AdminCommand) -> Result<(), Denied> {
         let checked = self.check_define(id, command);
-        if let Err(denied) = &checked {
-            self.note_denied(id, denied);
+        match (&checked, command) {
+            (Err(denied), _) => self.note_denied(id, denied),
+            (Ok(()), AdminCommand::CreateQueue(settings)) => {
+                self.note_administered(id, "create", &settings.name);
+            }
+            (Ok(()), AdminCommand::AlterQueue { queue, .. }) => self.note_administered(id, "alter", queue),
+            (Ok(()), AdminCommand::DropQueue(queue)) => self.note_administered(id, "drop", queue),
+            (Ok(()), _) => (),
         }
         checked
     }
@@ -326,6 +342,14 @@ impl Context {
         }
     }
 
+    /// Logs a command that administers the server, or a queue.
+    fn note_administered(&mut self, id: SessionId, action: &'static str, resource: &str) {
+        let session = self.session(id);
+        let Some(rights) = &session.rights else { return };
+        let (user, client) = (rights.user().to_owned(), session.client_name().unwrap_or_default());
+        self.note(Event::Administered { user, client, action, resource: resource.to_owned() });
+    }
+
     /// Counts a refusal, and logs it.
     pub fn note_denied(&mut self, id: SessionId, denied: &Denied) {
         let now = self.clock.now.instant;
@@ -351,6 +375,24 @@ impl Context {
             self.note(Event::MoreRefused { user, right, count });
         }
         self.clock.timers.set_or_clear(Timer::Refusals, self.clients.access.next_due());
+    }
+}
+
+/// The action of a command that administers the server, and on which resource.
+fn administration(command: &Command<'_>) -> Option<(&'static str, Resource)> {
+    match command {
+        Command::Maintain(maintain) if !maintain.dry_run => Some((maintain.action.verb(), Resource::Journal)),
+        Command::Replicate { action, .. } => {
+            let action = match action {
+                LinkAction::Downgrade => "downgrade",
+                LinkAction::Upgrade => "upgrade",
+                LinkAction::Pause => "pause",
+                LinkAction::Resume => "resume",
+            };
+            Some((action, Resource::Replication))
+        }
+        Command::Reload { .. } => Some(("reload", Resource::Access)),
+        _ => None,
     }
 }
 

@@ -109,6 +109,11 @@ pub enum AdminReply {
         /// The user of the client.
         user: Option<String>,
     },
+    /// The configuration was read again.
+    Reloaded {
+        /// The keys that have changed.
+        keys: Vec<String>,
+    },
     /// The links to other instances.
     Replication(Box<ReplicationStats>),
     /// The answer to a question about the messages of the log, as bytes (`quire_link::summary`) in
@@ -238,6 +243,7 @@ impl Context {
                 let version = env!("CARGO_PKG_VERSION");
                 json!({ "server": { "name": name, "version": version, "user": user } }).to_string()
             }
+            AdminReply::Reloaded { keys } => json!({ "reloaded": keys }).to_string(),
             AdminReply::Replication(replication) => json!({ "replication": replication }).to_string(),
             AdminReply::Messages(answer) => json!({ "messages": answer }).to_string(),
             AdminReply::Clients(page) => json_of_page("clients", &page),

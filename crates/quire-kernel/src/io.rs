@@ -65,6 +65,15 @@ pub enum Input<'a> {
     },
     /// Other entitlements: connections whose user has other entries end.
     Entitle(Arc<Entitlements>),
+    /// [`Output::Reload`] was carried out.
+    Reloaded {
+        /// The connection that requested it. It may have ended.
+        connection: ConnectionId,
+        /// The number of its command.
+        command: u32,
+        /// The keys that have changed, one a line, or what is wrong with the configuration.
+        result: Result<&'a str, &'a str>,
+    },
     /// The user of a connection has changed: the connection ends.
     Reset {
         /// Which connection.
@@ -179,6 +188,13 @@ pub enum Output {
         /// The answer.
         reply: AdminReply,
     },
+    /// Read the configuration again, and report the result as [`Input::Reloaded`].
+    Reload {
+        /// The connection that requests it.
+        connection: ConnectionId,
+        /// The number of its command.
+        command: u32,
+    },
     /// For the log.
     Log(Event),
 }
@@ -221,6 +237,21 @@ pub enum Event {
         right: Right,
         /// The topic, as the client wrote it.
         topic: String,
+    },
+    /// A user administered the server, or a queue.
+    #[error(
+        "audit: admin {}",
+        Pairs(&[("user", .user), ("client", .client), ("action", .action), ("resource", .resource)])
+    )]
+    Administered {
+        /// The user.
+        user: String,
+        /// The name of the client.
+        client: String,
+        /// The action.
+        action: &'static str,
+        /// The queue, or the resource.
+        resource: String,
     },
     /// Further commands of a user were refused since the first of these lines.
     #[error("audit: refused {} {count} more times", Pairs(&[("user", .user), ("right", .right.name())]))]
@@ -770,6 +801,7 @@ impl Event {
             | Event::LinkAccepted { .. }
             | Event::LinkWaitedFor { is_waited_for: true, .. }
             | Event::LinkPaused { .. }
+            | Event::Administered { .. }
             | Event::ShuttingDown => Level::Info,
             Event::Ended { code: Code::ShuttingDown, .. } => Level::Info,
             Event::Ended { .. }

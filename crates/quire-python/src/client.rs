@@ -547,6 +547,12 @@ impl Client {
         number_of(py, self.handle.client().replicate(destination, link_action(action)?))
     }
 
+    /// Makes the server read its configuration again. Returns the command.
+    fn reload(&self, py: Python<'_>) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        number_of(py, self.handle.client().reload())
+    }
+
     /// Makes the server create a queue with these settings, as JSON. Returns the command.
     fn create_queue(&self, py: Python<'_>, settings: &str) -> PyResult<u32> {
         self.handle.check_fork(py)?;

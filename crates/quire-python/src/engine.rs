@@ -71,6 +71,8 @@ pub struct Turn {
     links: Vec<(u32, String)>,
     /// Logons to check: connection, client name, user and password.
     logons: Vec<(u64, String, Option<String>, Option<String>)>,
+    /// Connections that want the configuration to be read again, and their commands.
+    reloads: Vec<(u64, u32)>,
     /// Level (of `logging`) and text.
     logs: Vec<(u8, String)>,
     /// Seconds after which the next turn is due at the latest; `None` = when something happens.
@@ -110,6 +112,14 @@ impl Engine {
     const NOT_AUTHENTICATED: u8 = 12;
     #[classattr]
     const RESET: u8 = 13;
+    /// The configuration was read again. Its data are the number of the command in four bytes, and
+    /// the keys that have changed, one a line.
+    #[classattr]
+    const RELOADED: u8 = 14;
+    /// The configuration cannot be used. Its data are the number of the command in four bytes, and
+    /// the reason.
+    #[classattr]
+    const NOT_RELOADED: u8 = 15;
 
     /// Opens, and recovers, the journal that the configuration names.
     /// `on_progress(done_bytes, total_bytes)` is called meanwhile.
@@ -179,6 +189,7 @@ impl Engine {
             resumes: vec![],
             links: vec![],
             logons: vec![],
+            reloads: vec![],
             logs: vec![],
             sleep,
             drained,
@@ -197,6 +208,7 @@ impl Engine {
                 Effect::Authenticate { connection, client_name, user, password } => {
                     turn.logons.push((connection.0, client_name, user, password.map(|password| password.0)));
                 }
+                Effect::Reload { connection, command } => turn.reloads.push((connection.0, command)),
                 Effect::PauseReading { connection } => turn.pauses.push(connection.0),
                 Effect::ResumeReading { connection } => turn.resumes.push(connection.0),
                 Effect::Log(event) => turn.logs.push((log_level(event.level()), event.to_string())),
@@ -406,6 +418,12 @@ fn hand_in(host: &mut Host, (event, connection, bytes): &(u8, u64, PyBackedBytes
             Input::Authenticated { connection, user: Ok(user), groups }
         }
         Engine::NOT_AUTHENTICATED => Input::Authenticated { connection, user: Err(text()), groups: "" },
+        Engine::RELOADED | Engine::NOT_RELOADED => {
+            let (command, text) = bytes.split_first_chunk().unwrap_or((&[0; 4], b""));
+            let text = std::str::from_utf8(text).unwrap_or("?");
+            let result = if *event == Engine::RELOADED { Ok(text) } else { Err(text) };
+            Input::Reloaded { connection, command: u32::from_le_bytes(*command), result }
+        }
         Engine::RESET => Input::Reset { connection, reason: text() },
         Engine::CONNECTED => connected(Access::Client),
         Engine::ADMINISTRATOR_CONNECTED => connected(Access::Administrator),

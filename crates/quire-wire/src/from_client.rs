@@ -34,6 +34,7 @@ const INSPECT: u8 = 16;
 pub(super) const DEFINE_QUEUE: u8 = 17;
 pub(super) const SOW_DELETE: u8 = 18;
 const REPLICATE: u8 = 19;
+const RELOAD: u8 = 20;
 
 const FLAG_EXPIRATION: u8 = 1;
 const FLAG_HEADERS: u8 = 2;
@@ -117,6 +118,10 @@ fn decode_rare(frame: RawFrame<'_>) -> Result<Command<'_>, WireError> {
         DEFINE_QUEUE => decode_define_queue(frame.body),
         SOW_DELETE => SowDelete::from_body(frame.body).map(Command::SowDelete),
         REPLICATE => decode_replicate(frame.body),
+        RELOAD => {
+            let CommandFields { command, .. } = CommandFields::decode("reload", frame.body)?;
+            Ok(Command::Reload { command })
+        }
         kind => Err(WireError::UnknownKind { kind }),
     }
 }
@@ -173,6 +178,9 @@ impl Encode for Command<'_> {
                 put_field(out, 3, &[number_of(*action)]);
                 put_field(out, 4, destination.as_bytes());
             }),
+            Command::Reload { command } => {
+                put_frame(out, RELOAD, |out| put_field(out, 1, &command.to_le_bytes()));
+            }
         }
     }
 }

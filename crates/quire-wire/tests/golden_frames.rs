@@ -296,6 +296,7 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
             "replicate.resume",
             Command::Replicate { command: 1, destination: "east-2", action: LinkAction::Resume },
         ),
+        ("reload", Command::Reload { command: 1 }),
         (
             "define_queue.create",
             Command::DefineQueue { command: 1, action: DefineQueue::Create { settings: "{\"name\":\"q\"}" } },
@@ -438,6 +439,7 @@ fn server_frames() -> Vec<(&'static str, Reply<'static>)> {
         ("message.oof_deleted", oof(OofReason::Deleted)),
         ("message.oof_expired", oof(OofReason::Expired)),
         ("message.oof_match", oof(OofReason::Match)),
+        ("message.oof_entitlement", oof(OofReason::Entitlement)),
         (
             "message.delta",
             Reply::Message(Message {
@@ -533,6 +535,7 @@ fn client_name(frame: &Command<'_>) -> &'static str {
         Command::DefineQueue { .. } => "define_queue",
         Command::SowDelete(_) => "sow_delete",
         Command::Replicate { .. } => "replicate",
+        Command::Reload { .. } => "reload",
     }
 }
 

@@ -222,6 +222,7 @@ proptest! {
             prop_assert!(Command::decode(one_frame(&bytes)).is_err());
         }
         client_round_trip(&Command::Stats { command, queue: filter.as_deref() });
+        client_round_trip(&Command::Reload { command });
         server_round_trip(&Reply::Stats { command, json: &json });
         if !topic.is_empty() {
             for action in [LinkAction::Downgrade, LinkAction::Upgrade, LinkAction::Pause, LinkAction::Resume] {

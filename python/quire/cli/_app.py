@@ -165,6 +165,23 @@ def info(*, url: Url = None, json: Json = False) -> int:
 
 
 @app.command
+def reload(*, url: Url = None) -> int:
+    """Make a server read its configuration file again, and show which keys have changed.
+
+    `entitlement` may have changed, and the files of users and certificates.
+    Every other change needs a restart, and is refused with the name of its key.
+    After a mistake in the file nothing changes.
+
+    For example:
+      quire reload --url local:/var/lib/quire/journal
+      quire reload --url quires://prod:9007 --user operator
+    """
+    from quire.cli._reload import reload as run
+
+    return run(url)
+
+
+@app.command
 def publish(
     topic: str,
     file: Annotated[str, Parameter(allow_leading_hyphen=True)] = "-",

@@ -760,6 +760,13 @@ class ClientBase(Generic[S]):
         links: dict[str, Any] = told["replication"]
         return links
 
+    async def _reload_server(self) -> list[str]:
+        """Makes the server read its configuration again. Gives the keys that have changed."""
+        core = await self._ready()
+        told = await self._told(core, core.reload(), None, "reload")
+        keys: list[str] = told["reloaded"]
+        return keys
+
     async def _inspect(
         self,
         subject: Literal["server", "clients", "subscriptions", "topics", "replication"],

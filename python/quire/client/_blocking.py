@@ -821,6 +821,10 @@ class Client(ClientBase[Subscription]):
         """Changes a link of the server, and returns its links."""
         return finish(self._change_link(destination, action))
 
+    def _reload(self) -> list[str]:
+        """Makes the server read its configuration again, and returns the keys that have changed."""
+        return finish(self._reload_server())
+
     def _clients(self) -> list[dict[str, Any]]:
         """Returns the connections of the server, the oldest first."""
         return finish(self._all_clients())

@@ -562,6 +562,8 @@ class Server:
                 self._logons.check(
                     number, connection.peer, connection.transport_number, client_name, user, password
                 )
+        for number, command in turn.reloads:
+            start_thread(threading.Thread(target=self._reload_for, args=(number, command), daemon=True))
         for number in turn.pauses:
             if (connection := self._connections.get(number)) is not None:
                 connection.set_paused(True)
@@ -582,6 +584,17 @@ class Server:
             self._timer = self._loop.call_later(turn.sleep, self._schedule)
         if turn.drained:
             self._drained.set()
+
+    def _reload_for(self, connection: int, command: int) -> None:
+        """Reads the configuration for a command of a connection. Its result is an event."""
+        try:
+            event, text = Engine.RELOADED, "\n".join(self.reload())
+        except (QuireError, OSError) as error:
+            event, text = Engine.NOT_RELOADED, str(error)
+        data = command.to_bytes(4, "little") + text.encode("utf-8", "replace")
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed already
+                self._loop.call_soon_threadsafe(self._event, event, connection, data)
 
     def _connected(self, connection: _Connection) -> int:
         self._last_connection += 1

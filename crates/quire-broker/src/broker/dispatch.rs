@@ -10,11 +10,13 @@ use crate::config::queues::{QueueChanges, QueueSettings};
 use crate::context::Shutdown;
 use crate::entitlement::{Denied, Grant, Resource};
 use crate::queues::{Define, check_size};
+use crate::reply::Refused;
 use crate::session::{ACK_BACKLOG_MAX, Phase, RestOfBatch, SessionId, Stall};
 use crate::slice::CONTINUATION;
 use crate::stats::Page;
 use crate::stats::{QueueFigures, ServerStats};
 use crate::tail::LogConsumer;
+use crate::{Access, ConnectionId, Output};
 use quire_command::{Code, Command, DefineQueue, Publish, PublishBatch, Query};
 use quire_expression::topic::TopicSelector;
 
@@ -174,12 +176,37 @@ impl Broker {
                 let by = self.cx.requester(id, *command);
                 self.administer(by, AdminCommand::Link { destination, action });
             }
+            (_, Command::Reload { command }) => self.ask_to_reload(id, *command),
             (_, Command::Maintain(maintain)) => {
                 let by = self.cx.requester(id, maintain.command);
                 self.administer(by, AdminCommand::Maintain((*maintain).into()));
             }
         }
         self.cx.end_of_command(id);
+    }
+
+    /// The driver reads the configuration. Without entitlements, only an administrator may ask for
+    /// it.
+    fn ask_to_reload(&mut self, id: SessionId, command: u32) {
+        let session = &self.cx.clients.sessions.all[id];
+        if session.rights.is_none() && session.access != Access::Administrator {
+            let reason = "only the administrator of the machine, or a user with the right admin on /quire/access, may reload";
+            let refused = Refused::new(Code::NotEntitled, reason.to_owned());
+            return self.cx.refuse_command(id, command, 0, &refused);
+        }
+        let connection = session.connection;
+        self.cx.outputs.push_back(Output::Reload { connection, command });
+    }
+
+    /// The driver has read the configuration.
+    pub(super) fn reloaded(&mut self, connection: ConnectionId, command: u32, result: Result<&str, &str>) {
+        let Some(id) = self.cx.session_of(connection) else { return };
+        let reply = match result {
+            Ok(keys) => AdminReply::Reloaded { keys: keys.lines().map(str::to_owned).collect() },
+            Err(reason) => AdminReply::refused(Code::BadOption, reason),
+        };
+        let by = self.cx.requester(id, command);
+        self.cx.reply(&by, reply);
     }
 
     /// Answers a command that its user may not run.
@@ -197,7 +224,8 @@ impl Broker {
             Command::Stats { command, .. }
             | Command::Inspect { command, .. }
             | Command::DefineQueue { command, .. }
-            | Command::Replicate { command, .. } => (*command, 0),
+            | Command::Replicate { command, .. }
+            | Command::Reload { command } => (*command, 0),
             // They need no right, or are decided later.
             Command::Logon(_)
             | Command::Publish(_)

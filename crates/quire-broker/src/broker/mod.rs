@@ -177,6 +177,7 @@ impl Broker {
             Input::LinkAccepted { connection, peer } => self.links.accepted(&mut self.cx, connection, peer),
             Input::Authenticated { connection, user, groups } => self.authenticated(connection, user, groups),
             Input::Entitle(entitlements) => self.cx.entitle(entitlements),
+            Input::Reloaded { connection, command, result } => self.reloaded(connection, command, result),
             Input::Reset { connection, reason } => {
                 if let Some(id) = self.cx.session_of(connection) {
                     self.cx.end(id, Code::EntitlementReset, reason);

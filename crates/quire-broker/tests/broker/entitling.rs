@@ -104,10 +104,11 @@ fn kind(command: &Command<'_>) -> &'static str {
         Command::DefineQueue { action: DefineQueue::Drop { .. }, .. } => "drop queue",
         Command::SowDelete(_) => "sow_delete",
         Command::Replicate { .. } => "replicate",
+        Command::Reload { .. } => "reload",
     }
 }
 
-const KINDS: [&str; 26] = [
+const KINDS: [&str; 27] = [
     "logon",
     "publish",
     "publish_batch",
@@ -134,6 +135,7 @@ const KINDS: [&str; 26] = [
     "drop queue",
     "sow_delete",
     "replicate",
+    "reload",
 ];
 
 /// They name no topic, or only subscriptions of the connection. `subjects_show_what_is_allowed` has
@@ -227,6 +229,7 @@ fn for_each_administrative_line(
     each(&inspect(Subject::Messages { question: b"" }), &[(admin, "/quire/replication")]);
     let replicate = Command::Replicate { command, destination: "east", action: LinkAction::Pause };
     each(&replicate, &[(admin, "/quire/replication")]);
+    each(&Command::Reload { command }, &[(admin, "/quire/access")]);
     let maintain = Maintain {
         command,
         action: Action::Remove,
@@ -413,7 +416,9 @@ fn without_entries_every_user_may_do_everything() {
     for_each_line(|command, _| {
         let said = answer(&mut pair, command);
         let code = |said: &Said| matches!(said, Said::Ack { code: Code::NotEntitled, .. });
-        assert!(!said.iter().any(code), "{command:?}: {said:?}");
+        // Only a reload is then for the administrator of the machine.
+        let is_refused = kind(command) == "reload";
+        assert_eq!(said.iter().any(code), is_refused, "{command:?}: {said:?}");
     });
 }
 
@@ -468,4 +473,74 @@ fn other_entitlements_end_only_the_connections_with_other_entries() {
     pair.broker.handle(now, Input::Entitle(other));
     pair.turn();
     assert_eq!(pair.take(4), [], "the entries are the same");
+}
+
+#[test]
+fn a_reload_is_for_administrators_and_its_result_is_answered() {
+    let command = NUMBER;
+    for entries in [Vec::new(), everything().to_vec()] {
+        let is_allowed = !entries.is_empty();
+        let mut pair = start(entries);
+        log_on_as(&mut pair, 2, "anna", "");
+        for client in [1, 2] {
+            pair.send(client, &Command::Reload { command });
+            pair.turn();
+            if client == 2 && !is_allowed {
+                assert_eq!(pair.take(2), [refused(Code::NotEntitled, NUMBER, 0)]);
+                continue;
+            }
+            assert_eq!(pair.take(client), [], "it waits for the driver");
+            let connection = ConnectionId(client);
+            assert_eq!(pair.reloads.pop(), Some((connection, command)));
+            let now = pair.now();
+            let result = Ok("entitlement\nlimits");
+            pair.broker.handle(now, Input::Reloaded { connection, command, result });
+            pair.broker.handle(now, Input::Reloaded { connection, command, result: Err("wrong") });
+            pair.turn();
+            let json = r#"{"reloaded":["entitlement","limits"]}"#.to_owned();
+            assert_eq!(
+                pair.take(client),
+                [Said::Stats { command, json }, refused(Code::BadOption, NUMBER, 0)]
+            );
+        }
+    }
+}
+
+#[test]
+fn administration_is_logged() {
+    let mut pair = start(everything().to_vec());
+    log_on_as(&mut pair, 2, "anna", "");
+    let command = NUMBER;
+    let action = DefineQueue::Drop { queue: "nothing" };
+    answer(&mut pair, &Command::DefineQueue { command, action });
+    answer(&mut pair, &Command::Reload { command });
+    let replicate = Command::Replicate { command, destination: "east", action: LinkAction::Pause };
+    answer(&mut pair, &replicate);
+    let lines: Vec<_> =
+        pair.log.iter().map(ToString::to_string).filter(|line| line.starts_with("audit: admin")).collect();
+    let line = |action: &str, resource: &str| {
+        format!(r#"audit: admin user="anna" client="client-2" action="{action}" resource="{resource}""#)
+    };
+    let expected =
+        [line("drop", "nothing"), line("reload", "/quire/access"), line("pause", "/quire/replication")];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn a_reader_of_ranges_needs_only_the_right_to_replay() {
+    let mut pair = start(vec![entry(&[Right::Replay], "orders")]);
+    log_on_as(&mut pair, 2, "anna", "");
+    // It learns where the log ends, and reads up to there.
+    for (number, topic, bookmark) in [(1, "^$", "0|1|"), (2, "orders", "[:0|1|]"), (3, "^", "[:0|1|]")] {
+        let said = answer(&mut pair, &Command::Subscribe(replay(number, topic, bookmark)));
+        assert!(said.contains(&ack(AckKind::Processed, number, number)), "{topic}: {said:?}");
+        let topics =
+            said.iter().filter(|said| matches!(said, Said::Message { topic, .. } if topic == "orders"));
+        assert_eq!(topics.count(), usize::from(number > 1), "{said:?}");
+        assert!(!said.iter().any(|said| matches!(said, Said::Message { topic, .. } if topic != "orders")));
+    }
+    // Without an end, messages follow that are not in the log yet.
+    let said = answer(&mut pair, &Command::Subscribe(replay(4, "orders", "0")));
+    assert_eq!(said, [refused(Code::NotEntitled, 4, 4)]);
+    assert_eq!(pair.clients[&2].refusal, "the user may not read \"orders\"");
 }

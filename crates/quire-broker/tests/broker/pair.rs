@@ -110,6 +110,8 @@ pub struct Pair {
     pub replies: Vec<(u64, AdminReply)>,
     /// Logons whose password the broker wants to be checked.
     pub logons: Vec<(ConnectionId, Option<String>, Option<Secret<String>>)>,
+    /// Connections that want the configuration to be read again, and their commands.
+    pub reloads: Vec<(ConnectionId, u32)>,
     pub log: Vec<Event>,
     /// What the broker wants of its links.
     pub links: VecDeque<LinkOutput>,
@@ -157,6 +159,7 @@ impl Pair {
             jobs: VecDeque::new(),
             replies: Vec::new(),
             logons: Vec::new(),
+            reloads: Vec::new(),
             log: Vec::new(),
             links: VecDeque::new(),
             now_ns: 0,
@@ -360,6 +363,7 @@ impl Pair {
                 Output::Read(request) => self.reads.push_back(request),
                 Output::Maintenance(job) => self.jobs.push_back(job),
                 Output::AdminReply { ticket, reply } => self.replies.push((ticket, reply)),
+                Output::Reload { connection, command } => self.reloads.push((connection, command)),
                 Output::Log(event) => self.log.push(event),
             }
         }

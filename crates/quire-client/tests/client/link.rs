@@ -303,6 +303,7 @@ impl Link {
                 | Output::OpenLink { .. }
                 | Output::PauseReading { .. }
                 | Output::ResumeReading { .. }
+                | Output::Reload { .. }
                 | Output::Log(_) => (),
             }
         }

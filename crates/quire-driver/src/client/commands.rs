@@ -70,6 +70,15 @@ impl Client {
         self.command(|core| core.replicate(destination, action))
     }
 
+    /// Makes the server read its configuration again. Take the answer with
+    /// [`take_json_replies`](Self::take_json_replies) when the command is answered.
+    ///
+    /// # Errors
+    /// See [`quire_client::ClientCore::reload`].
+    pub fn reload(&self) -> Result<CommandId, Failure> {
+        self.command(quire_client::ClientCore::reload)
+    }
+
     /// Asks the server to archive, compress or remove a full journal file; see
     /// [`quire_client::ClientCore::maintain`]. Take the result with
     /// [`take_json_replies`](Self::take_json_replies) when the command is answered.

@@ -197,6 +197,10 @@ impl Reactor {
                 let user = Err("an embedded engine has no users");
                 self.host.handle(Input::Authenticated { connection, user, groups: "" });
             }
+            Effect::Reload { connection, command } => {
+                let result = Err("an embedded engine has no configuration file");
+                self.host.handle(Input::Reloaded { connection, command, result });
+            }
             Effect::PauseReading { connection } => self.set_reading(connection, false),
             Effect::ResumeReading { connection } => self.set_reading(connection, true),
             Effect::Log(event) => log::log!(target: "quire.engine", log_level(event.level()), "{event}"),

@@ -638,7 +638,10 @@ impl Running {
                 let most = if is_silent { CONNECT_NS } else { SECOND_NS / 100 };
                 self.opening.push((ns + random.below(most), destination, target));
             }
-            Output::AdminReply { .. } | Output::Authenticate { .. } | Output::Log(_) => (),
+            Output::AdminReply { .. }
+            | Output::Authenticate { .. }
+            | Output::Reload { .. }
+            | Output::Log(_) => (),
         }
     }
 }
