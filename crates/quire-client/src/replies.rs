@@ -1,4 +1,4 @@
-//! The replies of the server other than messages: what each of them changes in the client.
+//! Carries out the replies of the server that are not messages.
 //!
 //! The connection decodes them (`connection.rs`), and keeps those about itself.
 
