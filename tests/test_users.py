@@ -19,8 +19,10 @@ import pytest
 import quire
 import quire.testing
 from quire.client._options import ClientOptions
-from quire.server import _users
-from quire.server._users import Failures, User, Users, Verifier, check_name, hash_of
+from quire.server import _guard, _users
+from quire.server._guard import Failures
+from quire.server._identity import check_name
+from quire.server._users import User, Users, Verifier, hash_of
 from quire.testing._server import write_users
 from support.server_process import ServerProcess
 from support.stranger import Stranger, fields, frame
@@ -229,7 +231,7 @@ def test_after_five_failures_in_ten_seconds_an_address_waits_for_the_next_refusa
     assert failures.note("a", 100) == 0.0
     for number in range(20_000):
         failures.note(str(number), 100)
-    assert len(failures._times) == _users._ADDRESSES_MAX
+    assert len(failures._times) == _guard._ADDRESSES_MAX
 
 
 def test_a_right_password_is_accepted_after_any_number_of_failures(server: quire.testing.TestServer) -> None:

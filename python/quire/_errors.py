@@ -534,7 +534,7 @@ CASES: dict[str, Case] = {
     ),
     "entitlement_reset": Case(
         DisconnectedError,
-        "The user of the connection was removed, disabled, or has another password or other groups.",
+        "The user of the connection was removed, disabled, or has another password or other groups, or its token has expired.",
         "The client connects again by itself. If the server does not accept the user any more, the "
         "logon is refused.",
     ),

@@ -49,6 +49,7 @@ app.command(
 )
 app.command("quire.cli._inspect:client_app", name="client", help="Show the clients of a server.")
 app.command("quire.cli._entitlement:app", name="entitlement", help="Explain the rights of a user.")
+app.command("quire.cli._token:app", name="token", help="Show the header and the claims of a token.")
 app.command("quire.cli._user:app", name="user", help="Add, change, show and remove the users of a server.")
 app.command(
     "quire.cli._generate:app",

@@ -14,7 +14,8 @@ from quire.cli._app import Json
 from quire.cli._config import load
 from quire.cli._output import print_json
 from quire.config import Config
-from quire.server._users import ANONYMOUS, Users, check_name
+from quire.server._identity import ANONYMOUS, check_name
+from quire.server._users import Users
 
 app = App(
     name="entitlement",

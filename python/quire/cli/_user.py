@@ -15,7 +15,8 @@ from quire._errors import ConfigError, QuireError
 from quire._text import check_unicode
 from quire.cli._app import Json
 from quire.cli._output import print_json, print_table, say
-from quire.server._users import User, Users, check_name, hash_of, locked
+from quire.server._identity import check_name
+from quire.server._users import User, Users, hash_of, locked
 
 app = App(
     name="user",

@@ -2,38 +2,99 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from quire.config._model import Texts
 from quire.config._tls import File, Files
-from quire.config._values import DirectoryLike
+from quire.config._values import DirectoryLike, DurationLike, duration_between
+
+Method = Literal["none", "users", "token", "certificate"]
+UserFrom = Literal["common_name", "dns", "email", "uri"]
+
+#: The keys of each method, besides `max_hashing`. Those that it requires come first.
+_REQUIRED: Final[dict[str, tuple[str, ...]]] = {
+    "none": (),
+    "users": ("users_file",),
+    "token": ("keys", "issuer", "audience"),
+    "certificate": (),
+}
+_OPTIONAL: Final[dict[str, tuple[str, ...]]] = {
+    "token": ("leeway", "user_claim", "groups_claim"),
+    "certificate": ("user_from", "users", "users_file"),
+}
+#: Where a required key comes from.
+_HINTS: Final = {
+    "users_file": ", which `quire user add` makes",
+    "keys": ", a file with the public keys of the issuer (JWKS)",
+    "issuer": ", the iss of the tokens",
+    "audience": ", the aud of the tokens",
+}
+
+
+def _pairs(value: Any) -> Any:
+    """A table as pairs, so that the settings can be compared."""
+    return tuple(value.items()) if isinstance(value, Mapping) else value
 
 
 class Authentication(Files):
     """How a server finds out which user a client is."""
 
-    #: `none`: it does not. `users`: by a name and a password, which `users_file` has.
-    method: Literal["none", "users"] = "none"
+    #: `none`: it does not. `users`: by a name and a password, which `users_file` has. `token`: by a
+    #: JWT. `certificate`: by the certificate of the client.
+    method: Method = "none"
     #: The users, as `quire user add` writes them.
     users_file: File | None = None
-    #: Passwords that are checked at the same time. A check uses the memory that its hash names.
+    #: Logons that are checked at the same time. The check of a password uses the memory that its
+    #: hash names.
     max_hashing: Annotated[int, Field(ge=1, le=64)] = 2
+    #: The keys of the issuer of tokens, as JWKS.
+    keys: File | None = None
+    #: The issuer of tokens, or several.
+    issuer: Annotated[Texts, Field(min_length=1)] | None = None
+    #: The audience of tokens, or several, of which a token must have one.
+    audience: Annotated[Texts, Field(min_length=1)] | None = None
+    #: The most by which the clocks of issuer and server may differ.
+    leeway: Annotated[float, duration_between("0", "5m")] = 30.0
+    #: The claims with the user and with the groups.
+    user_claim: Annotated[str, Field(min_length=1)] = "sub"
+    groups_claim: Annotated[str, Field(min_length=1)] = "groups"
+    #: The name in a certificate that is the user.
+    user_from: UserFrom = "common_name"
+    #: The users of names in certificates, if they are others.
+    users: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)] = ()
 
     if TYPE_CHECKING:
 
         def __init__(
             self,
             *,
-            method: Literal["none", "users"] = ...,
+            method: Method = ...,
             users_file: DirectoryLike | None = ...,
             max_hashing: int = ...,
+            keys: DirectoryLike | None = ...,
+            issuer: str | Sequence[str] | None = ...,
+            audience: str | Sequence[str] | None = ...,
+            leeway: DurationLike = ...,
+            user_claim: str = ...,
+            groups_claim: str = ...,
+            user_from: UserFrom = ...,
+            users: Mapping[str, str] | tuple[tuple[str, str], ...] = ...,
         ) -> None: ...
 
     @model_validator(mode="after")
-    def _check_users(self) -> Self:
-        if self.method == "users" and self.users_file is None:
-            raise ValueError('method = "users" requires users_file, which `quire user add` makes')
-        if self.method == "none" and self.users_file is not None:
-            raise ValueError('users_file requires method = "users"')
+    def _check_method(self) -> Self:
+        required = _REQUIRED[self.method]
+        for key in required:
+            if getattr(self, key) is None:
+                raise ValueError(f'method = "{self.method}" requires {key}{_HINTS[key]}')
+        allowed = {"method", "max_hashing", *required, *_OPTIONAL.get(self.method, ())}
+        for key in sorted(self.model_fields_set - allowed):
+            if getattr(self, key) == type(self).model_fields[key].default:
+                continue  # a copy of a table
+            methods = [name for name in _REQUIRED if key in (*_REQUIRED[name], *_OPTIONAL.get(name, ()))]
+            texts = " or ".join(f'method = "{name}"' for name in methods)
+            raise ValueError(f"{key} requires {texts}")
         return self

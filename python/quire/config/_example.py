@@ -25,9 +25,17 @@ insecure = false                      # true: clients of other machines need no 
 # Add another [[transport]] to listen on another address, with its own limits.
 
 [authentication]
-method = "none"                       # "users": a name and a password; required on addresses beyond loopback
+method = "none"                       # "users": a name and a password; "token"; "certificate": of the client. Not "none" beyond loopback
 # users_file = "users.toml"           # relative to this file; `quire user add` makes it
-max_hashing = 2                       # passwords that are checked at the same time
+max_hashing = 2                       # logons that are checked at the same time
+# keys = "keys.json"                  # for "token": the public keys of the issuer (JWKS), relative to this file
+# issuer = "https://login.example"    # the iss of tokens
+# audience = "quire"                  # an aud that tokens must have
+leeway = "30s"                        # the most by which the clocks of issuer and server may differ
+user_claim = "sub"
+groups_claim = "groups"
+user_from = "common_name"             # for "certificate": also "dns", "email" or "uri"
+# users = { "Anna Smith" = "anna" }   # for "certificate": users with other names
 
 # Which user may do what. The first entry that applies decides. Without an entry, every user may do everything.
 # [[entitlement]]

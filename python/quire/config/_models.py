@@ -129,6 +129,9 @@ class Transport(Model):
 
     def mistakes(self, authentication: Authentication) -> list[tuple[str, str]]:
         """Returns the keys whose values are not safe, with the reasons. `authentication`: the table that applies."""
+        if authentication.method == "certificate" and (self.tls is None or self.tls.clients != "required"):
+            reason = 'the method "certificate" requires tls with client_certificate = "required"'
+            return [("address" if self.tls is None else "tls", reason)]
         address = Address.parse(self.address)
         if address.is_loopback or self.insecure:
             return []
@@ -140,7 +143,8 @@ class Transport(Model):
             )
             return [("address", reason)]
         if self.tls is None:
-            reason = f"clients would send their passwords to {address} without encryption: set tls, {advice}"
+            what = "tokens" if authentication.method == "token" else "passwords"
+            reason = f"clients would send their {what} to {address} without encryption: set tls, {advice}"
             return [("address", reason)]
         return []
 
@@ -658,9 +662,9 @@ class Config(Model):
 
             mistakes += mistakes_of(self)
         if self.has_users:
-            from quire.server._users import mistakes_of_users
+            from quire.server._guard import mistakes_of_logons
 
-            mistakes += mistakes_of_users(self)
+            mistakes += mistakes_of_logons(self)
         return mistakes
 
     def check_access(self) -> None:

@@ -1,4 +1,4 @@
-"""The logons of a server whose passwords are checked, and the connections of each user."""
+"""The logons of a server that checks its users, and the connections of each user."""
 
 from __future__ import annotations
 
@@ -6,78 +6,86 @@ import asyncio
 import contextlib
 import json
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from quire._errors import ConfigError
 from quire._quire import Engine
 from quire.config import Config
+from quire.server._identity import Checker, Given, Identity, Refused
+
+if TYPE_CHECKING:
+    from quire.server._guard import Guard
 
 _log = logging.getLogger("quire.server")
 
 #: Hands an event to the core: kind, connection, data.
 _Event = Callable[[int, int, bytes], None]
 
-_RESET: Final = b"the user of the connection was removed, disabled or changed"
+_CHANGED: Final = "the user of the connection was removed, disabled or changed"
+#: Seconds between two looks at the clock for a token that expires later.
+_CLOCK_INTERVAL: Final = 600.0
 
 
-@dataclass(frozen=True)
-class _Logon:
-    """The parts of a logon for the log."""
+@dataclass
+class _LoggedOn:
+    """A connection that was accepted."""
 
-    user: str | None
+    guard: Guard
+    identity: Identity
     client: str
-    address: str
-    transport: str
+    #: It ends the connection when its token expires.
+    timer: asyncio.TimerHandle | None = None
 
 
 class Logons:
-    """Checks the passwords of logons, and ends the connections of users that have changed."""
+    """Checks logons, and ends the connections of users that have changed or whose token has expired."""
 
     def __init__(self, config: Config, loop: asyncio.AbstractEventLoop, event: _Event) -> None:
         self._loop = loop
         self._event = event
         self._transports = [transport.name for transport in config.transport]
-        #: The users of each transport. Transports with one file share them.
-        self._guards: list[Any] = []
-        known: dict[object, Any] = {}
+        #: The guard of each transport. Transports with the same table share it.
+        self._guards: list[Guard | None] = []
+        self._distinct: list[Guard] = []
         for transport in config.transport:
             settings = config.authentication_of(transport)
             if settings.method == "none":
                 self._guards.append(None)
                 continue
-            from quire.server._users import Guard
+            from quire.server._guard import Guard
 
-            if settings not in known:
-                known[settings] = Guard(settings)
-            self._guards.append(known[settings])
-        self._distinct = list(known.values())
+            guard = next((each for each in self._distinct if each.settings == settings), None)
+            if guard is None:
+                guard = Guard(settings)
+                self._distinct.append(guard)
+            self._guards.append(guard)
         #: The checks that are not done, by their connections.
-        self._checks: dict[int, Future[str | None]] = {}
-        #: The guard and the user of each connection that was accepted.
-        self._users: dict[int, tuple[Any, str]] = {}
+        self._checks: dict[int, Future[Identity | Refused]] = {}
+        #: The connections that were accepted.
+        self._users: dict[int, _LoggedOn] = {}
 
     @property
     def has_users(self) -> bool:
         """Whether any transport has users."""
         return bool(self._distinct)
 
-    def check(
-        self, number: int, address: str, transport: int, client: str, user: str | None, password: str | None
-    ) -> None:
-        """Begins to check the password of a connection. Its result is an event."""
+    def check(self, number: int, transport: int, given: Given) -> None:
+        """Begins to check a logon. Its result is an event."""
         guard = self._guards[transport]
-        logon = _Logon(user, client, address, self._transports[transport])
-        users = guard.users
-        check = self._checks[number] = guard.check(user, password)
-        check.add_done_callback(partial(self._soon, self._checked, number, logon, guard, users))
+        assert guard is not None
+        given = replace(given, transport=self._transports[transport])
+        check = self._checks[number] = guard.check(given)
+        check.add_done_callback(partial(self._soon, self._checked, number, given, guard))
 
     def forget(self, number: int) -> None:
         """The connection has ended: a check that has not begun is left out."""
-        self._users.pop(number, None)
+        if (logged_on := self._users.pop(number, None)) is not None and logged_on.timer is not None:
+            logged_on.timer.cancel()
         if (check := self._checks.pop(number, None)) is not None:
             check.cancel()
 
@@ -97,59 +105,81 @@ class Logons:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call, *arguments)
 
-    def _checked(self, number: int, logon: _Logon, guard: Any, users: Any, check: Future[str | None]) -> None:
+    def _checked(self, number: int, given: Given, guard: Guard, check: Future[Identity | Refused]) -> None:
         if self._checks.get(number) is not check:
             return
         del self._checks[number]
         try:
-            reason = check.result()
+            result = check.result()
         except Exception as error:
-            # No memory for the hash, for example.
-            _log.error("the password of a logon could not be checked: %s", error)
-            reason = "the check failed"
-        if reason is None and guard.users.by_name.get(logon.user) != users.by_name.get(logon.user):
-            reason = "the user has changed"
-        level = logging.INFO if reason is None else logging.WARNING
+            # No memory for the hash, for example. The text of the error is not known to be free of
+            # secrets.
+            _log.error("a logon could not be checked: %s", type(error).__name__)
+            result = Refused("the check failed")
+        if isinstance(result, Identity) and not guard.still(result):
+            result = Refused("the user has changed")
+        is_accepted = isinstance(result, Identity)
         _log.log(
-            level,
+            logging.INFO if is_accepted else logging.WARNING,
             "audit: logon %s",
             pairs(
-                user=logon.user or "",
-                client=logon.client,
-                address=logon.address,
-                transport=logon.transport,
-                method="users",
-                result="accepted" if reason is None else "refused",
-                reason=reason or "",
+                user=result.user if isinstance(result, Identity) else given.user or "",
+                client=given.client,
+                address=given.address,
+                transport=given.transport,
+                method=guard.settings.method,
+                result="accepted" if is_accepted else "refused",
+                reason=result.reason if isinstance(result, Refused) else "",
             ),
         )
-        if reason is None:
-            assert logon.user is not None
-            self._users[number] = guard, logon.user
+        if isinstance(result, Identity):
+            self._users[number] = logged_on = _LoggedOn(guard, result, given.client)
             # Names have no control characters.
-            names = [logon.user, *guard.users.by_name[logon.user].groups]
+            names = [result.user, *result.groups]
             self._event(Engine.AUTHENTICATED, number, "\n".join(names).encode())
-            return
-        delay = guard.delay_of(logon.address.rpartition(":")[0], self._loop.time())
-        refuse = partial(self._event, Engine.NOT_AUTHENTICATED, number, guard.REFUSED.encode())
+            if result.expires is not None:
+                self._end_at(number, logged_on, result.expires)
+        else:
+            self._refuse(number, given, guard, result)
+
+    def _refuse(self, number: int, given: Given, guard: Guard, refused: Refused) -> None:
+        text = guard.refused if refused.text is None else refused.text
+        delay = guard.delay_of(given.address.rpartition(":")[0], self._loop.time())
+        refuse = partial(self._event, Engine.NOT_AUTHENTICATED, number, text.encode())
         if delay:
             self._loop.call_later(delay, refuse)
         else:
             refuse()
 
-    def _changed(self, guard: Any, changed: Future[Any]) -> None:
+    def _end_at(self, number: int, logged_on: _LoggedOn, expires: float) -> None:
+        """Ends a connection at a time by the clock of the system, which may be set meanwhile."""
+        if self._users.get(number) is not logged_on:
+            return
+        left = expires - time.time()
+        if left <= 0:
+            self._reset(number, logged_on, "the token has expired")
+        else:
+            wait = min(left, _CLOCK_INTERVAL)
+            logged_on.timer = self._loop.call_later(wait, self._end_at, number, logged_on, expires)
+
+    def _reset(self, number: int, logged_on: _LoggedOn, reason: str) -> None:
+        del self._users[number]
+        user = logged_on.identity.user
+        _log.info("audit: logoff %s", pairs(user=user, client=logged_on.client, reason=reason))
+        self._event(Engine.RESET, number, reason.encode())
+
+    def _changed(self, guard: Guard, changed: Future[Checker]) -> None:
         if changed.cancelled():
             return
         try:
-            names = guard.use(changed.result())
+            guard.use(changed.result())
         except ConfigError as error:
             _log.warning("the users were not changed: %s", error)
             return
-        _log.info("audit: reload %s", pairs(result="applied", reason=f"{guard.path} has changed"))
-        for number, (its_guard, user) in list(self._users.items()):
-            if its_guard is guard and user in names:
-                del self._users[number]
-                self._event(Engine.RESET, number, _RESET)
+        _log.info("audit: reload %s", pairs(result="applied", reason=f"{guard.files} has changed"))
+        for number, logged_on in list(self._users.items()):
+            if logged_on.guard is guard and not guard.still(logged_on.identity):
+                self._reset(number, logged_on, _CHANGED)
 
 
 def pairs(**values: str) -> str:

@@ -27,6 +27,7 @@ from quire._quire import LINKS_ACCEPTED_MAX, Engine, tls_required
 from quire.client._define import DropReport, QueueChanges, QueueSettings, changes_to_core, settings_to_core
 from quire.config import Address, Config
 from quire.journal._journal import ServerJournal
+from quire.server._identity import Given
 from quire.server._logons import Logons, pairs
 from quire.server._maintenance import listen_locally, user_of
 from quire.server._reload import reloaded
@@ -559,9 +560,10 @@ class Server:
         for number, client_name, user, password in turn.logons:
             if (connection := self._connections.get(number)) is not None:
                 assert self._logons is not None
-                self._logons.check(
-                    number, connection.peer, connection.transport_number, client_name, user, password
+                given = Given(
+                    user, password, client_name, connection.peer, certificate=connection.certificate
                 )
+                self._logons.check(number, connection.transport_number, given)
         for number, command in turn.reloads:
             start_thread(threading.Thread(target=self._reload_for, args=(number, command), daemon=True))
         for number in turn.pauses:
@@ -653,6 +655,12 @@ class _Connection(asyncio.Protocol):
         """Where the connection comes from."""
         peer = self.transport.get_extra_info("peername")
         return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "?"
+
+    @property
+    def certificate(self) -> dict[str, Any] | None:
+        """The certificate of the client, which TLS has checked; `None`: it has none."""
+        found: dict[str, Any] | None = self.transport.get_extra_info("peercert")
+        return found
 
     def data_received(self, data: bytes) -> None:
         server = self._server

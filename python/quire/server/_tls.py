@@ -432,4 +432,6 @@ class Secured(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=high, low=low)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "peercert":
+            return self._tls.getpeercert() if self._is_established else default
         return self._transport.get_extra_info(name, default)

@@ -11,32 +11,24 @@ import json
 import os
 import stat
 import tempfile
-import threading
 import tomllib
 import unicodedata
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from quire._errors import ConfigError
-from quire.config import Config
 from quire.config._authentication import Authentication
 from quire.config._locate import line_of
-from quire.server._tls import mark_of
+from quire.server._identity import Checker, Given, Identity, Refused, check_name
 
-#: A name has at most this number of bytes.
-NAME_SIZE_MAX: Final = 255
 #: A password has from and up to this number of bytes.
 PASSWORD_SIZE_MIN: Final = 8
 PASSWORD_SIZE_MAX: Final = 1024
 #: The most memory of a hash, in KiB: 1 GiB.
 _MEMORY_MAX: Final = 1 << 20
-#: The user of every connection of a server without authentication. No other user has this name.
-ANONYMOUS: Final = "anonymous"
 #: The cost of new hashes: 64 MiB, three passes, one thread.
 _MEMORY, _PASSES, _LANES = 1 << 16, 3, 1
 
@@ -165,21 +157,6 @@ def _user_of(entry: dict[str, Any]) -> User:
     return User(name, password, tuple(check_name(group, "groups") for group in groups), disabled)
 
 
-def check_name(name: object, key: str = "name") -> str:
-    """Returns the name of a user or group. Raises `ConfigError` when it cannot be one."""
-    if not isinstance(name, str):
-        raise ConfigError(f"expected text, got `{type(name).__name__}`", key=key)
-    if not 1 <= len(name.encode("utf-8", "surrogatepass")) <= NAME_SIZE_MAX:
-        raise ConfigError(f"expected 1 to {NAME_SIZE_MAX} bytes, got {name[:40]!r}", key=key)
-    if any(unicodedata.category(c) in ("Cc", "Cs") for c in name) or name != name.strip():
-        raise ConfigError(f"{name!r} has a control character, or a space at its begin or end", key=key)
-    if unicodedata.normalize("NFC", name) != name:
-        raise ConfigError(f"{name!r} is not in the normal form NFC of Unicode", key=key)
-    if name == ANONYMOUS:
-        raise ConfigError(f"{name!r} is the name of users without authentication", key=key)
-    return name
-
-
 def normal(password: str) -> str | None:
     """Returns a password in the form that is hashed; `None`: no user has such a password."""
     try:
@@ -288,109 +265,26 @@ class Verifier:
         return str(hasher.hash(os.urandom(32)))
 
 
-#: Seconds in which the failures of an address are counted, and the number of them that delays the
-#: next ones.
-_FAILURES_WINDOW: Final = 10.0
-_FAILURES_MAX: Final = 5
-#: Seconds after which a refusal is answered then.
-_REFUSED_DELAY: Final = 1.0
-#: Addresses whose failures are kept. The oldest one is forgotten.
-_ADDRESSES_MAX: Final = 10_000
-
-
-class Failures:
-    """The failed logons of each address, so that guesses are slow. It never delays a right password."""
-
-    def __init__(self) -> None:
-        self._times: dict[str, deque[float]] = {}
-
-    def note(self, address: str, now: float) -> float:
-        """Counts a failure, and returns the seconds after which it is answered."""
-        times = self._times.pop(address, None)
-        if times is None:
-            times = deque(maxlen=_FAILURES_MAX)
-            if len(self._times) >= _ADDRESSES_MAX:
-                del self._times[next(iter(self._times))]
-        # The last entry is the latest one.
-        self._times[address] = times
-        is_many = len(times) == _FAILURES_MAX and now - times[0] < _FAILURES_WINDOW
-        times.append(now)
-        return _REFUSED_DELAY if is_many else 0.0
-
-
-class Guard:
-    """The users of one transport. It follows their file."""
-
-    #: The text that a client receives for every reason.
-    REFUSED: Final = "user or password are not accepted"
+class Passwords(Checker):
+    """Checks logons with a name and a password."""
 
     def __init__(self, settings: Authentication) -> None:
         assert settings.users_file is not None
-        self.path: Path = settings.users_file
-        self._seen = mark_of(self.path)
-        self._verifier = _prepared(self.path)
-        self._threads = ThreadPoolExecutor(
-            settings.max_hashing, thread_name_prefix="quire-logon", initializer=_in_the_background
-        )
-        self._failures = Failures()
+        self._verifier = Verifier(Users.load(settings.users_file))
 
-    @property
-    def users(self) -> Users:
-        """The current users."""
-        return self._verifier.users
+    def prepare(self) -> None:
+        """Computes the hash that each check of an unknown user needs."""
+        self._verifier.prepare()
 
-    def check(self, user: str | None, password: str | None) -> Future[str | None]:
-        """Begins a check on another thread. The result is the reason for a refusal, or `None`."""
-        return self._threads.submit(self._verifier.check, user, password)
+    def check(self, given: Given) -> Identity | Refused:
+        """Decides about a logon."""
+        reason = self._verifier.check(given.user, given.secret)
+        if reason is not None:
+            return Refused(reason)
+        assert given.user is not None
+        user = self._verifier.users.by_name[given.user]
+        return Identity(user.name, user.groups, entry=user)
 
-    def delay_of(self, address: str, now: float) -> float:
-        """Counts a failed logon from an address. Returns the seconds after which it is answered."""
-        return self._failures.note(address, now)
-
-    def changed(self) -> Future[Verifier] | None:
-        """Begins to read the file when it has changed. Pass the result to `use`."""
-        mark = mark_of(self.path)
-        if mark == self._seen:
-            return None
-        self._seen = mark
-        return self._threads.submit(_prepared, self.path)
-
-    def use(self, verifier: Verifier) -> set[str]:
-        """Uses the users of a file that has changed. Returns those whose connections must end."""
-        before, after = self._verifier.users.by_name, verifier.users.by_name
-        self._verifier = verifier
-        return {name for name, user in before.items() if after.get(name) != user}
-
-    def close(self) -> None:
-        """Begins no further check."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _prepared(path: Path) -> Verifier:
-    verifier = Verifier(Users.load(path))
-    verifier.prepare()
-    return verifier
-
-
-def _in_the_background() -> None:
-    """Lets the calling thread give way to the event loop, where the system can do so for one thread."""
-    with contextlib.suppress(AttributeError, OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-
-
-def mistakes_of_users(config: Config) -> list[tuple[str, str]]:
-    """Returns the keys of files of users that cannot be used, with the reasons."""
-    found = []
-    tables = [("authentication", config.authentication)]
-    tables += [
-        (f"transport[{number}].authentication", transport.authentication)
-        for number, transport in enumerate(config.transport)
-        if transport.authentication is not None
-    ]
-    for key, authentication in tables:
-        if authentication.users_file is not None:
-            try:
-                Users.load(authentication.users_file)
-            except ConfigError as error:
-                found.append((f"{key}.users_file", str(error)))
-    return found
+    def still(self, identity: Identity) -> bool:
+        """Whether the entry of the user is as it was."""
+        return self._verifier.users.by_name.get(identity.user) == identity.entry

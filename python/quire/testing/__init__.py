@@ -12,6 +12,7 @@ from quire.testing._certificates import Certificates, certificates
 from quire.testing._cluster import Cluster, Instance, cluster
 from quire.testing._message import message, verdict
 from quire.testing._server import ServerProcess, TestServer, server
+from quire.testing._tokens import Tokens, tokens
 
 __all__ = [
     "Certificates",
@@ -19,9 +20,11 @@ __all__ = [
     "Instance",
     "ServerProcess",
     "TestServer",
+    "Tokens",
     "certificates",
     "cluster",
     "message",
     "server",
+    "tokens",
     "verdict",
 ]

@@ -1,0 +1,167 @@
+"""The guard of a transport: it checks logons by the method of the configuration, and follows the files of the method."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from quire._errors import ConfigError
+from quire.config import Config
+from quire.config._authentication import Authentication
+from quire.server._identity import Checker, Given, Identity, Refused
+from quire.server._tls import mark_of
+
+#: The text that a client receives for every reason.
+_REFUSED: Final = {
+    "users": "user or password are not accepted",
+    "token": "user or token are not accepted",
+    "certificate": "the user of the certificate is not accepted",
+}
+
+
+def checker_of(settings: Authentication) -> Checker:
+    """Reads the files of a method. Raises `ConfigError` when they cannot be used."""
+    match settings.method:
+        case "token":
+            from quire.server._tokens import Tokens
+
+            return Tokens(settings)
+        case "certificate":
+            from quire.server._certificate_users import CertificateUsers
+
+            return CertificateUsers(settings)
+        case _:
+            from quire.server._users import Passwords
+
+            return Passwords(settings)
+
+
+def _prepared(settings: Authentication) -> Checker:
+    checker = checker_of(settings)
+    checker.prepare()
+    return checker
+
+
+class Guard:
+    """Checks the logons of the transports with one table of authentication."""
+
+    def __init__(self, settings: Authentication) -> None:
+        self.settings = settings
+        #: The text that a client receives for every reason.
+        self.refused: str = _REFUSED[settings.method]
+        self._seen = self._marks()
+        self._checker = _prepared(settings)
+        self._threads = ThreadPoolExecutor(
+            settings.max_hashing, thread_name_prefix="quire-logon", initializer=_in_the_background
+        )
+        self._failures = Failures()
+
+    @property
+    def files(self) -> str:
+        """The files that it follows, for the log."""
+        return ", ".join(map(str, self._paths()))
+
+    def check(self, given: Given) -> Future[Identity | Refused]:
+        """Begins a check on another thread."""
+        return self._threads.submit(self._checker.check, given)
+
+    def still(self, identity: Identity) -> bool:
+        """Whether the connection of a user that was accepted may stay, by the files as they are now."""
+        return self._checker.still(identity)
+
+    def delay_of(self, address: str, now: float) -> float:
+        """Counts a failed logon from an address. Returns the seconds after which it is answered."""
+        return self._failures.note(address, now)
+
+    def changed(self) -> Future[Checker] | None:
+        """Begins to read the files when they have changed. Pass the result to `use`."""
+        marks = self._marks()
+        if marks == self._seen:
+            return None
+        self._seen = marks
+        return self._threads.submit(_prepared, self.settings)
+
+    def use(self, checker: Checker) -> None:
+        """Uses files that have changed. Ask `still` about each connection afterwards."""
+        self._checker = checker
+
+    def close(self) -> None:
+        """Begins no further check."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _paths(self) -> list[Path]:
+        return [value for _, value in self.settings if isinstance(value, Path)]
+
+    def _marks(self) -> list[tuple[int, int, int] | None]:
+        return [mark_of(path) for path in self._paths()]
+
+
+def _in_the_background() -> None:
+    """Lets the calling thread give way to the event loop, where the system can do so for one thread."""
+    with contextlib.suppress(AttributeError, OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+
+
+#: Seconds in which the failures of an address are counted, and the number of them that delays the
+#: next ones.
+_FAILURES_WINDOW: Final = 10.0
+_FAILURES_MAX: Final = 5
+#: Seconds after which a refusal is answered then.
+_REFUSED_DELAY: Final = 1.0
+#: Addresses whose failures are kept. The oldest one is forgotten.
+_ADDRESSES_MAX: Final = 10_000
+
+
+class Failures:
+    """The failed logons of each address, so that guesses are slow. It never delays a right password."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, deque[float]] = {}
+
+    def note(self, address: str, now: float) -> float:
+        """Counts a failure, and returns the seconds after which it is answered."""
+        times = self._times.pop(address, None)
+        if times is None:
+            times = deque(maxlen=_FAILURES_MAX)
+            if len(self._times) >= _ADDRESSES_MAX:
+                del self._times[next(iter(self._times))]
+        # The last entry is the latest one.
+        self._times[address] = times
+        is_many = len(times) == _FAILURES_MAX and now - times[0] < _FAILURES_WINDOW
+        times.append(now)
+        return _REFUSED_DELAY if is_many else 0.0
+
+
+#: The key of the file of each method.
+_FILE_KEYS: Final = {"users": "users_file", "token": "keys", "certificate": "users_file"}
+
+
+def mistakes_of_logons(config: Config) -> list[tuple[str, str]]:
+    """Returns the keys of authentication that cannot be used, with the reasons."""
+    found: list[tuple[str, str]] = []
+    tables = [("authentication", config.authentication)]
+    tables += [
+        (f"transport[{number}].authentication", transport.authentication)
+        for number, transport in enumerate(config.transport)
+        if transport.authentication is not None
+    ]
+    for place, settings in tables:
+        if settings.method == "none":
+            continue
+        try:
+            checker_of(settings)
+        except ConfigError as error:
+            found.append(_mistake(place, settings, error))
+    return found
+
+
+def _mistake(place: str, settings: Authentication, error: ConfigError) -> tuple[str, str]:
+    if error.key is not None and error.file is None:
+        return f"{place}.{error.key.removeprefix('authentication.')}", error._reason
+    # A mistake in a file is one of the key that names the file.
+    return f"{place}.{_FILE_KEYS[settings.method]}", str(error)
