@@ -344,3 +344,53 @@ fn a_replay_with_deletes_needs_an_entry_without_a_filter() {
     pair.turn();
     assert_eq!(pair.take(2)[0], ack(AckKind::Processed, 1, 1));
 }
+
+#[test]
+fn a_page_has_the_visible_records() {
+    let mut pair = with_entries(vec![fx("state")]);
+    for (sequence, id, desk) in [(11, "a", "EQ"), (12, "b", "FX"), (13, "c", "FX")] {
+        put(&mut pair, "state", sequence, id, desk);
+    }
+    let page = Subscribe { skip_n: Some(1), top_n: Some(1), order_by: Some("/id"), ..sow(1, "state") };
+    pair.subscribe(2, &page);
+    pair.turn();
+    let records = format!("{:?}", pair.take(2));
+    assert!(records.contains(r#"\"c\""#) && !records.contains("EQ"), "{records}");
+    put(&mut pair, "state", 14, "a", "EQ");
+    assert!(is_silent(&mut pair), "a hidden record takes no place");
+    put(&mut pair, "state", 15, "c", "EQ");
+    let left = pair.take(2);
+    let [Said::Row(left)] = &left[..] else { panic!("{left:?}") };
+    assert_eq!((left.kind, &*left.data), (MessageKind::Oof(OofReason::Entitlement), ""));
+}
+
+#[test]
+fn a_pattern_does_not_count_hidden_topics() {
+    let mut config = guarded(vec![entry(&ALL, "state")]);
+    config.sow_topics.push(sow_topic("state2"));
+    let mut pair = Pair::with(config);
+    log_on_as(&mut pair, 2, "anna", "");
+    // An order is for one topic.
+    let ordered = Query { order_by: Some("/id"), ..query(1, "^state") };
+    pair.send(2, &Command::Query(ordered));
+    pair.turn();
+    assert_eq!(pair.take(2), [ack(AckKind::Processed, 1, 1), ack(AckKind::Completed, 1, 1)]);
+}
+
+#[test]
+fn a_hidden_message_that_another_consumer_holds_is_not_settled() {
+    let anna = EntrySettings { user: vec!["anna".into()], ..fx("jobs") };
+    let mut pair = with_entries(vec![anna, entry(&ALL, "jobs")]);
+    log_on_as(&mut pair, 3, "bob", "");
+    pair.subscribe(3, &consume(1, "jobs", 10));
+    put(&mut pair, "work", 11, "a", "EQ");
+    let held = pair.take_bookmarks(3);
+    assert_eq!(held.len(), 2, "with the message of the preparation");
+    pair.settle_bookmarks_as(2, "jobs", Verdict::Acknowledge, &held, 7, Acks::PROCESSED);
+    pair.turn();
+    assert_eq!(pair.take(2), [ack(AckKind::Processed, 7, 0)]);
+    assert_eq!((pair.clients[&2].detail, pair.figure("jobs", "acknowledged")), (0, 0));
+    pair.settle_bookmarks_as(3, "jobs", Verdict::Acknowledge, &held, 8, Acks::PROCESSED);
+    pair.turn();
+    assert_eq!((pair.clients[&3].detail, pair.figure("jobs", "acknowledged")), (2, 2));
+}
