@@ -187,6 +187,16 @@ impl Log {
         self.journal.highest_sequence(publisher)
     }
 
+    /// Whether all sequences of a publisher after `persisted`, up to its highest one, are of one
+    /// run. Without replication, the log knows no runs.
+    pub fn has_all_after(&self, publisher: PublisherId, persisted: u64, run: u64) -> bool {
+        let known = (self.has_links && run != 0).then(|| self.journal.current_run(publisher));
+        let other = known.filter(|known| *known != 0);
+        other.is_none_or(|known| {
+            known == run && self.journal.run_begin(publisher) <= persisted.saturating_add(1)
+        })
+    }
+
     /// The sequence of the next record when its publisher sends none.
     pub fn next_sequence(&self, publisher: PublisherId) -> u64 {
         let highest = self.journal.highest_sequence(publisher).unwrap_or_default();

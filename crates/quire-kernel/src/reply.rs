@@ -139,6 +139,10 @@ pub enum Refusal {
     NoTable(Refused),
     /// The user may not publish it.
     NotEntitled(Denied),
+    /// Another run of the publisher has used the sequence of the message.
+    NameInUse {
+        sequence: u64,
+    },
     /// The journal refuses this message, and accepts others.
     NotAppended(Code, String),
 }
@@ -155,6 +159,7 @@ impl Refusal {
             Refusal::NotLastValue(_) => Code::NotLastValue,
             Refusal::NoTable(refused) => refused.code,
             Refusal::NotEntitled(_) => Code::NotEntitled,
+            Refusal::NameInUse { .. } => Code::NameInUse,
             Refusal::NotAppended(code, _) => *code,
         }
     }
@@ -174,6 +179,11 @@ impl Refusal {
             Refusal::NoQueue(topic) => {
                 format!("the message has a delay, and no queue takes messages from the topic {topic:?}").into()
             }
+            Refusal::NameInUse { sequence } => format!(
+                "the log has another message with sequence {sequence} of the client name, from another run of the program or from \
+                 another program. This message was not taken: publish it again"
+            )
+            .into(),
             Refusal::DelayTooLong => "the delay of the message ends more than 10 years from now".into(),
             Refusal::NotLastValue(topic) => {
                 format!("the message has a key, and the topic {topic:?} keeps no last values").into()

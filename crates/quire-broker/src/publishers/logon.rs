@@ -69,12 +69,18 @@ impl Publishers {
         let key = identity.publisher;
         let client_name = identity.principal.client_name.to_string();
         let (instance, persisted) = (cx.config.name.clone(), identity.persisted);
+        let is_first = identity.incarnation.1 <= 1;
         self.refresh(key, &cx.log);
         let Some(publisher) = self.get_mut(key) else { return };
         let publisher_id = publisher.id.get();
         publisher.note_followed(cx.log.highest_sequence(publisher.id).unwrap_or(0), persisted);
-        let (last_sequence, refused) = publisher.enter(|position, to| cx.log.is_safe(position, to));
+        let (mut last_sequence, refused) = publisher.enter(|position, to| cx.log.is_safe(position, to));
         let highest_sequence = publisher.highest();
+        if !is_first && !cx.log.has_all_after(publisher.id, persisted, publisher.run_of(false)) {
+            // Those that the log has of this run are duplicates, and the others are refused.
+            publisher.rewind(persisted);
+            last_sequence = last_sequence.min(persisted);
+        }
         let message_size_max = cx.transport_of(id).max_message_size;
         let logged_on = LoggedOn {
             version: cx.clients.sessions.all[id].outbox.encoder().version(),

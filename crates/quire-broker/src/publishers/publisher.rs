@@ -171,9 +171,14 @@ impl Publisher {
         if sequence == 0 {
             return Numbering::NONE;
         }
-        let run = if is_numbered { 0 } else { self.run };
+        let run = self.run_of(is_numbered);
         let is_said = run == 0 || self.followed.checked_add(1) != Some(sequence);
         Numbering { run, follows: is_said.then_some(self.followed) }
+    }
+
+    /// The run of a message; 0 = the program numbers it, or the client is of an earlier version.
+    pub(crate) fn run_of(&self, is_numbered: bool) -> u64 {
+        if is_numbered { 0 } else { self.run }
     }
 
     /// The message with this sequence is in the log, or a record of its publisher came from another
@@ -335,6 +340,16 @@ impl Publisher {
         self.jump_count = 0;
         self.acked = self.due;
         (self.due, refused)
+    }
+
+    /// The client sends its messages after this sequence again, because the log has messages of
+    /// another run among them. Each of them is answered again.
+    pub(crate) fn rewind(&mut self, sequence: u64) {
+        self.pending.clear();
+        self.refusal_count = 0;
+        self.highest = self.highest.min(sequence);
+        self.due = self.due.min(sequence);
+        self.acked = self.acked.min(sequence);
     }
 
     /// Refusals that were not sent yet.

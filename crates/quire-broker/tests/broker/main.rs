@@ -70,6 +70,7 @@ mod replication_connections;
 mod replication_defects;
 mod replication_faults;
 mod replication_retained;
+mod replication_runs;
 mod selecting;
 mod slices;
 mod subscribe_options;

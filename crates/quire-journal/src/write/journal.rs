@@ -521,6 +521,12 @@ impl Journal {
         self.knowledge.find(publisher).map_or(0, |known| known.run)
     }
 
+    /// A sequence of the publisher from here to its highest one is of its current run, unless it is
+    /// in a hole.
+    pub fn run_begin(&self, publisher: PublisherId) -> u64 {
+        self.knowledge.find(publisher).map_or(1, |known| known.run_begin)
+    }
+
     /// The ranges of sequences that records of the publisher follow, directly or not, and that the
     /// log lacks: first and last sequence of each, ascending. Above 64 ranges the nearest ones are
     /// merged, so a range can contain sequences that the log has.

@@ -5,7 +5,8 @@
 //! large message (`large.rs`). The message then passes the stages again from the beginning.
 
 use quire_command::{Code, Publish};
-use quire_journal::{InstancePath, RecordKind};
+use quire_journal::{AllTopics, Bookmark, Held, InstancePath, JournalError, Position, Reader, RecordKind};
+use quire_link::decide::{Here, PublishDecision, Published, decide_publish};
 
 use super::admit::check_publish;
 use super::large::{Done, Examined};
@@ -13,6 +14,7 @@ use super::prepare::Step;
 use super::{Ingested, Intake, Origin, Submission};
 use crate::context::{Context, Shutdown};
 use crate::failure::code_of;
+use crate::log::Log;
 use crate::publishers::Numbering;
 use crate::reply::Refusal;
 use crate::session::{OwnedPublish, Phase, PublisherKey, SessionId, Stall};
@@ -86,7 +88,7 @@ impl Intake<'_> {
             self.check_record_writable(id, publish, &ready.of(publish), (topic, table))?;
         }
         if is_known {
-            self.cx.clients.counters.duplicates += 1;
+            self.repeat(id, key, publish);
         } else {
             self.take_in(id, key, &Submission { publish: &ready.of(publish), ..submission }, ready.keyed());
         }
@@ -166,8 +168,7 @@ impl Intake<'_> {
     #[inline(always)]
     fn take_in_plain(&mut self, id: SessionId, key: PublisherKey, publish: &Publish<'_>, topic: TopicId) {
         if self.is_duplicate(key, publish.sequence) {
-            self.cx.clients.counters.duplicates += 1;
-            return;
+            return self.repeat(id, key, publish);
         }
         let origin = Origin::Client { size_max: usize::MAX, is_known: false };
         if let Some(submission) = self.submission(key, origin, topic, publish) {
@@ -202,6 +203,26 @@ impl Intake<'_> {
         self.note_ingested(id, key, sequence, ingested);
     }
 
+    /// A message with a sequence that was seen before: a duplicate, or the message of another run.
+    #[inline(never)]
+    fn repeat(&mut self, id: SessionId, key: PublisherKey, publish: &Publish<'_>) {
+        if self.cx.log.has_links && !self.may_be_taken(key, publish) {
+            let refusal = Refusal::NameInUse { sequence: publish.sequence };
+            return self.publishers.refuse(self.cx, id, key, publish.sequence, refusal);
+        }
+        self.cx.clients.counters.duplicates += 1;
+    }
+
+    /// Whether a message can be recorded, or is a duplicate of one that the log has or gets.
+    /// Otherwise another run of its publisher has used its sequence.
+    fn may_be_taken(&self, key: PublisherKey, publish: &Publish<'_>) -> bool {
+        let Publish { sequence, is_numbered, .. } = *publish;
+        let Some(publisher) = self.publishers.get(key).filter(|_| sequence != 0) else { return true };
+        let here = here(&self.cx.log, Bookmark::new(publisher.id, sequence), publisher.run_of(is_numbered));
+        let published = Published { run: publisher.run_of(is_numbered), is_rejected: false, is_gap: false };
+        decide_publish(here, published) != PublishDecision::Refuse
+    }
+
     /// As [`Intake::take_in`], with replication: the record has its run.
     #[inline(never)]
     fn take_in_linked(
@@ -212,6 +233,10 @@ impl Intake<'_> {
         keyed: Option<Keyed<'_>>,
     ) {
         let Publish { sequence, is_numbered, .. } = *submission.publish;
+        if !self.may_be_taken(key, submission.publish) {
+            let refusal = Refusal::NameInUse { sequence };
+            return self.publishers.refuse(self.cx, id, key, sequence, refusal);
+        }
         let Some(publisher) = self.publishers.get(key) else { return };
         let submission = &Submission { numbering: publisher.numbering(sequence, is_numbered), ..*submission };
         let ingested = self.ingest(submission, keyed);
@@ -244,7 +269,7 @@ impl Intake<'_> {
                 let (appended, all) = (self.cx.log.appended(), self.cx.log.replicated.all());
                 if let Some(publisher) = self.publishers.get_mut(key) {
                     publisher.follow(highest);
-                    publisher.record(highest, appended);
+                    publisher.record(sequence, appended);
                     publisher.wait_for(all);
                 }
             }
@@ -276,6 +301,42 @@ impl Intake<'_> {
             }
         }
     }
+}
+
+/// The record of the log under the bookmark of a message of a client, whose run is `run`.
+fn here(log: &Log, bookmark: Bookmark, run: u64) -> Here {
+    let publisher = bookmark.publisher;
+    let is_in = |(first, last): &(u64, u64)| (*first..=*last).contains(&bookmark.sequence);
+    match log.journal.held(bookmark) {
+        Held::No => Here::Above,
+        Held::OfRun(run) => Here::Record { run },
+        // A range of holes may be too wide. The log then has the message, and it counts as a
+        // duplicate, too, or is refused although it is in the log.
+        Held::Unknown { .. } if log.journal.holes(publisher).iter().any(is_in) => {
+            Here::Below { current_run: log.journal.current_run(publisher) }
+        }
+        // For a message that its program numbered, the sequence decides.
+        Held::Unknown { .. } if run == 0 => Here::Record { run: 0 },
+        Held::Unknown { .. } => match run_in_log(&log.reader, bookmark) {
+            Some(run) => Here::Record { run },
+            None => Here::Below { current_run: log.journal.current_run(publisher) },
+        },
+    }
+}
+
+/// Reads the run of a message that is below those of the current run of its publisher. Only a
+/// client that publishes with sequences of earlier runs causes this short read. `None`: the record
+/// was removed, cannot be read, or is not on the disk yet.
+#[cold]
+fn run_in_log(reader: &Reader, bookmark: Bookmark) -> Option<u64> {
+    let find = || {
+        let Some(position) = reader.find(bookmark)? else { return Ok(None) };
+        let mut cursor = reader.cursor(Position::new(position.get() - 1)).sparingly();
+        let batch = cursor.next(position, &AllTopics)?;
+        let record = batch.as_ref().and_then(|batch| batch.records().find(|it| it.position == position));
+        Ok::<_, JournalError>(record.map(|record| record.run()))
+    };
+    find().ok().flatten()
 }
 
 #[cold]
