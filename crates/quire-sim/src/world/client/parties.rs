@@ -447,7 +447,7 @@ impl Client {
         parties.obey(orders);
     }
 
-    /// Whether no party can make a step since the rest began. What a party does depends on the
+    /// Whether no party can make a step since the rest began. The steps of a party depend on the
     /// calls of the program, on times, and on whether the socket has bytes and room.
     pub(super) fn rests(&mut self, now: Now, network: &Network) -> bool {
         let is_over = |rest: &Rest| {
