@@ -734,7 +734,10 @@ mod tests {
             assert!([access.ca, access.certificate, access.key].contains(&Some("/f.pem".to_owned())));
             for url in ["quire://h", "file:/j"] {
                 let failure = WriteOptions::new(&BTreeMap::from(given(url))).unwrap_err();
-                assert!(failure.text.starts_with(&format!("{key}: it requires a url that begins")), "{failure}");
+                assert!(
+                    failure.text.starts_with(&format!("{key}: it requires a url that begins")),
+                    "{failure}"
+                );
             }
         }
     }
