@@ -14,8 +14,9 @@
 //! record that a member has seen there ([`handle_lost_record`](Members::handle_lost_record)).
 //! After each call, [`poll_output`](Members::poll_output) until it has nothing. When
 //! [`version`](Members::version) has changed, save [`saved`](Members::saved), and send
-//! [`told`](Members::told) on every connection. Each link sends the [`marks`](Members::marks)
-//! after the records before them.
+//! [`told`](Members::told) on every connection. A source begins to look at its log when the
+//! destination has introduced itself on the connection: a filling destination gets all records.
+//! Each link sends the [`marks`](Members::marks) after the records before them.
 //!
 //! **How it works.** The members are the instances that the configuration here names, and those
 //! that the configuration of a member names. Each log has a number. A log that lost records gets a

@@ -193,6 +193,11 @@ impl Net {
         for (from, to) in [(one, other), (other, one)] {
             self.tell(from, to);
         }
+        // The introductions are part of the handshake: a source does not look at its log before it
+        // knows whether its destination is filling.
+        for (from, to) in [(one, other), (other, one)] {
+            self.deliver(from, to);
+        }
         self.follow();
     }
 
@@ -533,6 +538,19 @@ fn an_instance_of_a_ring_with_a_lost_disk_waits_for_its_source() {
     assert!(net.nodes[0].members.holds_clients() && names.contains(&name(2)), "{names:?}");
     net.heal();
     assert_eq!(net.nodes[0].log.len(), 9);
+}
+
+#[test]
+fn a_filling_instance_gets_the_records_of_a_third_one_that_lost_them_too() {
+    let mut net = Net::new(Shape::Mesh, Mistake::None);
+    net.heal();
+    net.publish(2);
+    net.settle();
+    net.restore(2, 0);
+    net.restore(1, 0);
+    net.connect(0, 1);
+    assert!(net.send(0, 1), "it passes on the message of the third instance");
+    net.heal();
 }
 
 #[test]
