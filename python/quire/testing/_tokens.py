@@ -80,13 +80,13 @@ def tokens(directory: str | os.PathLike[str]) -> Tokens:
     Requires `quire-mq[testing]`, and raises `ConfigError` without it.
     """
     try:
-        import jwt
         from cryptography.hazmat.primitives.asymmetric import ec
+        from jwt.algorithms import ECAlgorithm
     except ModuleNotFoundError:
         reason = "it requires PyJWT and cryptography: pip install 'quire-mq[testing]'"
         raise ConfigError(reason, key="quire.testing.tokens") from None
     key = ec.generate_private_key(ec.SECP256R1())
-    public = jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    public = ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
     place = Path(directory)
     place.mkdir(parents=True, exist_ok=True)
     file = place / "keys.json"
