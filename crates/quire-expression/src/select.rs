@@ -10,7 +10,11 @@ pub const SELECT_ENTRIES_MAX: usize = 256;
 
 /// The part of each message that is delivered. Cloning shares it.
 #[derive(Clone, Debug)]
-pub struct Select {
+pub struct Select(Arc<Parts>);
+
+/// Behind one pointer: each idle subscription has a list, or none.
+#[derive(Debug)]
+struct Parts {
     /// The parts that may be delivered: a field must be in all of them.
     granted: Arc<[Granted]>,
     /// The part of it that is wanted.
@@ -49,13 +53,17 @@ pub enum SelectError {
 }
 
 impl Select {
+    fn new(granted: Arc<[Granted]>, wanted: Option<Arc<Selection>>) -> Self {
+        Select(Arc::new(Parts { granted, wanted }))
+    }
+
     /// Reads `-/,+/symbol,+/price`.
     ///
     /// # Errors
     /// [`SelectError`] for anything else.
     pub fn parse(text: &str) -> Result<Self, SelectError> {
         let (selection, _) = read(text)?;
-        Ok(Select { granted: Arc::default(), wanted: Some(Arc::new(selection)) })
+        Ok(Select::new(Arc::default(), Some(Arc::new(selection))))
     }
 
     /// Lists that hide fields. A message whose parts cannot be read is then empty, and not whole.
@@ -65,23 +73,23 @@ impl Select {
     pub fn granted<'t>(texts: impl IntoIterator<Item = &'t str>) -> Result<Self, SelectError> {
         let lists = texts.into_iter().map(read);
         let granted = lists.map(|read| read.map(|(selection, excluded)| Granted { selection, excluded }));
-        Ok(Select { granted: granted.collect::<Result<_, _>>()?, wanted: None })
+        Ok(Select::new(granted.collect::<Result<_, _>>()?, None))
     }
 
     /// The part that `wanted` selects of what these lists grant.
     #[must_use]
     pub fn of(&self, wanted: Option<&Select>) -> Self {
-        Select { granted: self.granted.clone(), wanted: wanted.and_then(|select| select.wanted.clone()) }
+        Select::new(self.0.granted.clone(), wanted.and_then(|select| select.0.wanted.clone()))
     }
 
     /// Whether a list hides a field, or a part of it.
     pub fn hides(&self, path: &[Step]) -> bool {
-        if self.granted.is_empty() {
+        if self.0.granted.is_empty() {
             return false;
         }
         let is_name = |step: &&Step| matches!(step, Step::Name(_));
         let names: Vec<_> = path.iter().filter(is_name).cloned().collect();
-        self.granted.iter().any(|granted| {
+        self.0.granted.iter().any(|granted| {
             let excluded = &granted.excluded;
             !granted.selection.has(&names) || excluded.iter().any(|excluded| excluded.starts_with(&names))
         })
@@ -89,7 +97,7 @@ impl Select {
 
     /// Whether a field is selected. For an element of an array, the array counts.
     pub fn has(&self, path: &[Step]) -> bool {
-        !self.hides(path) && self.wanted.as_ref().is_none_or(|selection| selection.has(path))
+        !self.hides(path) && self.0.wanted.as_ref().is_none_or(|selection| selection.has(path))
     }
 
     /// The selected part of a message, in `out` if it is not the whole message. A message that
@@ -101,8 +109,8 @@ impl Select {
         arena: &mut Arena,
         out: &'a mut Vec<u8>,
     ) -> &'a [u8] {
-        let [first, rest @ ..] = &*self.granted else {
-            let Some(wanted) = &self.wanted else { return data };
+        let [first, rest @ ..] = &*self.0.granted else {
+            let Some(wanted) = &self.0.wanted else { return data };
             return wanted.apply(message_type, data, arena, out);
         };
         let mut visible = Vec::new();
@@ -111,7 +119,7 @@ impl Select {
             std::mem::swap(&mut visible, out);
             granted.selection.apply_strictly(message_type, &visible, arena, out);
         }
-        if let Some(wanted) = &self.wanted {
+        if let Some(wanted) = &self.0.wanted {
             std::mem::swap(&mut visible, out);
             if !wanted.apply_to(message_type, &visible, arena, out) {
                 *out = visible;
@@ -123,13 +131,13 @@ impl Select {
     /// The same list with these additional fields. Arrays are delivered with all elements.
     #[must_use]
     pub fn with_fields(&self, paths: &[Vec<Step>]) -> Self {
-        let Some(wanted) = &self.wanted else { return self.clone() };
+        let Some(wanted) = &self.0.wanted else { return self.clone() };
         let mut selection = Selection::clone(wanted);
         for path in paths {
             let end = path.iter().position(|step| matches!(step, Step::Index(_)));
             selection.rule(&path[..end.unwrap_or(path.len())], true);
         }
-        Select { granted: self.granted.clone(), wanted: Some(Arc::new(selection)) }
+        Select::new(self.0.granted.clone(), Some(Arc::new(selection)))
     }
 }
 
