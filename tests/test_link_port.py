@@ -36,7 +36,7 @@ def record(
 #: The first frame of the peer, which leaves out the checks of the two configurations.
 HELLO = frame(
     1,
-    struct.pack("<H", 5)
+    struct.pack("<H", 6)
     + b"".join(map(text, (b"peer", b"peer", b"east-1", b"")))
     + struct.pack("<QQQQQII", 1, 0, 0, 0, 0, 0, 2)
     + text(b"txlog")

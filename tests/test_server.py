@@ -144,6 +144,7 @@ async def test_a_turn_takes_a_bounded_number_of_bytes_from_one_connection() -> N
                 "logons": [],
                 "pauses": [],
                 "resumes": [],
+                "reloads": [],
                 "logs": [],
                 "sleep": None,
                 "drained": False,

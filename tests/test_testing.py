@@ -151,5 +151,5 @@ def test_a_process_that_does_not_end_shows_its_stacks(
             server.terminate()
         monkeypatch.undo()
         os.kill(server.pid, signal.SIGCONT)
-        wait_until(lambda: "thread" in errors.read_text())
-        assert "_process.py" in errors.read_text(), "where the main thread waits"
+        # The main thread waits for the signal, or stops the server already.
+        wait_until(lambda: "testing/_server.py" in errors.read_text())
