@@ -12,7 +12,7 @@ pub const SELECT_ENTRIES_MAX: usize = 256;
 #[derive(Clone, Debug)]
 pub struct Select(Arc<Parts>);
 
-/// Behind one pointer: each idle subscription has a list, or none.
+/// The content of a list. An idle subscription has a pointer to it, or none.
 #[derive(Debug)]
 struct Parts {
     /// The parts that may be delivered: a field must be in all of them.
