@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from datetime import timedelta
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -41,6 +42,16 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
         # After the directory of the forkserver, which Python removes at the end of the process.
         Finalize(None, shutil.rmtree, (scratch,), {"ignore_errors": True}, exitpriority=-200)
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> Iterator[None]:
+    """Takes back what a command that runs in this process has set: the user and the files of TLS."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("QUIRE_")}
+    yield
+    for name in [name for name in os.environ if name.startswith("QUIRE_")]:
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.hookimpl(trylast=True)
