@@ -461,7 +461,8 @@ class ClientBase(Generic[S]):
             self._subscriptions[sub_id] = subscription
             if handler is not None:
                 self._handled.add(subscription)
-                self._handlers[core.number] = handler
+                # A table, which has `on_end`, handles its messages itself.
+                self._handlers[core.number] = self._observed(handler) if on_end is None else handler
                 if on_end is not None:
                     self._on_end[core.number] = on_end
         try:
@@ -806,7 +807,7 @@ class ClientBase(Generic[S]):
         if refusal := refusal_of(queue, subscription._core):
             await self._unsubscribe([subscription.sub_id])
             raise refusal
-        worker = Worker(self, subscription, handler, concurrency, delays)
+        worker = Worker(self, subscription, self._observed(handler), concurrency, delays)
         with self._lock:
             self._workers.add(worker)
         try:
@@ -1000,6 +1001,10 @@ class ClientBase(Generic[S]):
                         handler = self._handlers.get(message._number)
                 if handler is not None:
                     await self._handle(handler, message)
+
+    def _observed(self, handler: Handler) -> Handler:
+        """The handler as it is called. A client that observes its messages adds what it needs."""
+        return handler
 
     async def _handle(self, handler: Handler, message: Message) -> None:
         text = f"the handler of {message.sub_id!r} failed on a message"
