@@ -166,6 +166,44 @@ def info(*, url: Url = None, json: Json = False) -> int:
 
 
 @app.command
+def top(
+    *,
+    interval: str = "2s",
+    sort: str | None = None,
+    count: int | None = None,
+    once: Annotated[bool, Parameter(negative="")] = False,
+    url: Url = None,
+    json: Json = False,
+) -> int:
+    """Show the queues, topics, clients and links of a server live, with rates.
+
+    On a terminal: q quits, s sorts by the next column, / filters by name, Tab shows the next table.
+    Without a terminal, or with --count, --once or --json, it prints text until Ctrl-C or --count.
+    Rates begin with the second sample.
+
+    For example:
+      quire top
+      quire top --sort=-depth --interval 1s
+      quire top --count 2 --json | jq '.queues[] | {queue, entered_per_s}'
+
+    Parameters
+    ----------
+    interval
+        Time between two samples, at least 100ms.
+    sort
+        Column to sort by, such as depth of the queues or clients.backlog_bytes. --sort=-depth begins with the highest.
+        The names are those of --json.
+    count
+        Number of samples.
+    once
+        The same as --count 1.
+    """
+    from quire.cli._top import top as run
+
+    return run(url, interval=interval, sort=sort, count=count, once=once, as_json=json)
+
+
+@app.command
 def reload(*, url: Url = None) -> int:
     """Make a server read its configuration file again, and show which keys have changed.
 
