@@ -208,7 +208,9 @@ def table_for_sort(sort: str) -> tuple[TableName, str]:
     """
     sign = "-" if sort.startswith("-") else ""
     table, _, key = sort.removeprefix("-").rpartition(".")
-    name = next((each for each in TABLES if each == (table or "queues")), None)
+    # A comparison would make texts of the names, for a type checker.
+    names: dict[str, TableName] = {each: each for each in TABLES}
+    name = names.get(table or "queues")
     if name is None:
         raise quire.ConfigError(f"the table {table!r} is not one of {', '.join(TABLES)}", key="--sort")
     keys = [column.key for column in COLUMNS[name]]
