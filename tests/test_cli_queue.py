@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import quire
-from quire.cli._queue import _next
+from quire.client._redrive import _next
 from quire.testing import server
 from support.command_line import quire as run
 from support.waiting import PATIENCE, wait_until
