@@ -55,4 +55,4 @@ pub use record::{NewRecord, Record, RecordKind};
 pub use recover::{Cut, Recovery, RecoveryProgress};
 pub use segment::sums::RangeSum;
 pub use sidecar::{FoundSidecar, SidecarHead, SidecarReader, Sidecars};
-pub use write::journal::{Appended, Durability, Held, Journal, Options};
+pub use write::journal::{Appended, Durability, Held, Journal, Options, Sizes};

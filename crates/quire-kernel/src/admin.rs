@@ -9,7 +9,8 @@ use super::context::Context;
 use super::journal_files::Maintenance;
 use super::reply::Refused;
 use super::stats::{
-    ConnectionStats, Page, QueueFigures, ReplicationStats, ServerStats, Stats, SubscriptionStats, TopicStats,
+    ConnectionStats, Figures, Page, QueueFigures, ReplicationStats, ServerStats, Stats, SubscriptionStats,
+    TopicStats,
 };
 use super::{Access, ConnectionId, Output};
 use crate::config::queues::{QueueChanges, QueueSettings};
@@ -26,6 +27,9 @@ pub enum AdminCommand {
     QueueStats(Option<String>),
     /// All figures. The reply is [`AdminReply::Stats`].
     Stats,
+    /// The figures of every object of the instance, for its statistics. Only the process of the
+    /// server may ask. The reply is [`AdminReply::Figures`].
+    Figures,
     /// Describes the server. The reply is [`AdminReply::Server`].
     Server,
     /// The connections with numbers above this one. The reply is [`AdminReply::Clients`].
@@ -71,6 +75,8 @@ pub enum AdminReply {
     Queues(QueueFigures),
     /// All figures.
     Stats(Box<Stats>),
+    /// The figures of every object.
+    Figures(Box<Figures>),
     /// A description of the server.
     Server(Box<ServerStats>),
     /// Connections, in the order of their numbers.
@@ -237,6 +243,7 @@ impl Context {
             }
             // A value in between would have every connection of the figures twice.
             AdminReply::Stats(stats) => stats.to_json(),
+            AdminReply::Figures(figures) => figures.to_json(),
             AdminReply::Queues(queues) => json!({ "queues": queues }).to_string(),
             AdminReply::Server(server) => json!({ "server": server }).to_string(),
             AdminReply::Identity { name, user } => {

@@ -54,8 +54,8 @@ pub use journal_files::{Maintenance, MaintenanceDone, MaintenanceJob};
 pub use quire_link::replicated;
 pub use slice::Stopwatch;
 pub use stats::{
-    ConnectionStats, DestinationStats, Page, QueueFigures, QueueStats, ReplicationStats, ServerStats,
-    SourceStats, Stats, SubscriptionStats, TableFigures, TopicStats,
+    ConnectionStats, DestinationStats, Figures, JournalFigures, Page, QueueFigures, QueueStats,
+    ReplicationStats, ServerStats, SourceStats, Stats, SubscriptionStats, TableFigures, TopicStats,
 };
 use timer::Timer;
 pub use work::{ReadDone, ReadRequest, ReadTicket};

@@ -334,6 +334,53 @@ pub struct SourceStats {
     pub conflict_count: u64,
 }
 
+/// The files of the journal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct JournalFigures {
+    /// Their number, including archived files.
+    pub segments: usize,
+    /// Bytes of the file that is written.
+    pub active_bytes: u64,
+    /// Bytes of full files in the directory of the journal, without compressed files.
+    pub sealed_bytes: u64,
+    /// Bytes of archived files, without compressed files.
+    pub archived_bytes: u64,
+    /// Bytes of compressed files.
+    pub compressed_bytes: u64,
+    /// Position of the first record.
+    pub first: u64,
+    /// The part of the broker that needs the oldest file: `queues`, `subscriptions`, `last_values`
+    /// or `replication`; `None` when no part needs it.
+    pub kept_by: Option<&'static str>,
+}
+
+/// Every figure of an instance at one time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figures {
+    /// The instance.
+    pub server: ServerStats,
+    /// The counters, the queues and the connections.
+    #[serde(flatten)]
+    pub stats: Stats,
+    /// Every subscription, in the order of connections and of their numbers.
+    #[serde(rename = "all_subscriptions")]
+    pub subscriptions: Vec<SubscriptionStats>,
+    /// Every topic, in the order of their names.
+    pub topics: Vec<TopicStats>,
+    /// The links to other instances.
+    pub replication: ReplicationStats,
+    /// The files of the journal.
+    pub journal: JournalFigures,
+}
+
+impl Figures {
+    /// The figures as a JSON object.
+    pub fn to_json(&self) -> String {
+        // Fails only for maps whose keys are not text.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
 /// A part of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<T> {

@@ -123,6 +123,16 @@ impl Context {
         found.into_iter().map(|(_, id)| id).collect()
     }
 
+    /// Every subscription, in the order of connections and of their numbers.
+    pub fn all_subscriptions(&self) -> Vec<SubscriptionId> {
+        let mut ids: Vec<_> = self.clients.subscriptions.all.keys().collect();
+        ids.sort_by_cached_key(|id| {
+            let subscription = &self.clients.subscriptions.all[*id];
+            (self.clients.sessions.all[subscription.session].connection.0, subscription.number)
+        });
+        ids
+    }
+
     /// The figures of a subscription, without those of the service that serves it.
     pub fn describe(&self, id: SubscriptionId) -> SubscriptionStats {
         let subscription = &self.clients.subscriptions.all[id];

@@ -228,6 +228,17 @@ impl Engine {
         }
     }
 
+    /// The figures of every object, as a JSON object.
+    fn figures(&self, py: Python<'_>) -> PyResult<String> {
+        let state = self.state(py)?;
+        // The text has megabytes when there are many clients.
+        let asked = interpreter::outside(py, || match state.admin(AdminCommand::Figures)? {
+            AdminReply::Figures(figures) => Ok(Ok(figures.to_json())),
+            reply => Ok(Err(reply)),
+        });
+        asked.map_err(|error| to_python(py, error))?.map_err(|reply| unexpected(py, reply))
+    }
+
     /// The links to other instances, as a JSON object.
     fn replication(&self, py: Python<'_>) -> PyResult<String> {
         match self.admin(py, AdminCommand::Replication)? {

@@ -46,11 +46,17 @@ def serve(
         signal.signal(signal.SIGHUP, lambda *_: reloads.put(None))
     try:
         if as_json:
-            said = {"url": server.url, "urls": server.urls, "journal": str(config.journal_directory)}
+            said = {
+                "url": server.url,
+                "urls": server.urls,
+                "journal": str(config.journal_directory),
+                "admin": server.admin_url,
+            }
             print(json.dumps(said), flush=True)
         else:
             print(
-                f"listening on {', '.join(server.urls.values())}, journal in {config.journal_directory}",
+                f"listening on {', '.join(server.urls.values())}, journal in {config.journal_directory}"
+                + ("" if server.admin_url is None else f", administration at {server.admin_url}"),
                 flush=True,
             )
         while not stopping.wait(1.0) and server.is_running:

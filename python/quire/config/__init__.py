@@ -4,6 +4,7 @@ Every table may be given as a model or as a mapping with the same keys. `quire.c
 `[[queue]]`; the queue engine without a broker is `quire.Queue`.
 """
 
+from quire.config._admin import Admin
 from quire.config._authentication import Authentication
 from quire.config._entitlement import Entitlement
 from quire.config._last_values import SowTopic
@@ -14,6 +15,7 @@ from quire.config._values import Address
 
 __all__ = [
     "Address",
+    "Admin",
     "Authentication",
     "Config",
     "Destination",

@@ -86,6 +86,25 @@ message_type = "json"
 # filter = "/qty > 0"                 # record only the messages that match
 # validate = true                     # refuse messages that are not JSON
 
+# Example of the HTTP server for statistics, metrics and health. Uncomment to enable. It requires quire-mq[admin].
+# [admin]
+# address = "127.0.0.1:9080"          # without it there is no HTTP server
+# interval = "10s"                    # between two samples of the statistics
+# file = "statistics.db"              # below data_directory; ":memory:": no file
+# retention = "7d"                    # older samples are removed
+# max_size = "1GB"                    # the oldest samples are removed when the file is larger
+# hosts = ["quire.example.com"]       # further names of the server
+# read_only = false                   # true: nothing can be changed over HTTP
+# anonymous = ["/healthz", "/readyz"] # paths without authentication
+# metrics_max_objects = 1000          # series of each kind in /metrics; other objects are summed
+# shutdown_delay = "0s"               # between "not ready" and the end of the transports
+# max_connections = 256
+# max_body = "1MB"
+# request_timeout = "10s"
+# tls = { certificate = "server.pem", private_key = "server.key" }
+# authentication = { method = "none" } # instead of [authentication], for the HTTP server
+# insecure = false                    # true: requests from other machines without authentication, or passwords without TLS
+
 # Example last-value topic: it keeps the newest message of each key. Uncomment to enable.
 # [[sow_topic]]
 # name = "orders"

@@ -26,6 +26,7 @@ from quire._bookmarks import Bookmark, bookmark_to_core, is_as_in_core
 from quire._errors import BadBookmarkError, ConfigError
 from quire._filter import MessageType
 from quire._text import path_to_core
+from quire.config._admin import IN_MEMORY, Admin
 from quire.config._authentication import Authentication
 from quire.config._entitlement import Entitlement
 from quire.config._last_values import TABLES_LATER, SowTopic, not_in_this_version
@@ -489,6 +490,8 @@ class Config(Model):
     sow_topic: tuple[SowTopic, ...] = ()
     #: The links to other instances.
     replication: Replication = Replication()
+    #: The HTTP server of administration, and the statistics.
+    admin: Admin | None = None
     _source: _Source = PrivateAttr(default_factory=lambda: _Source())
 
     if TYPE_CHECKING:
@@ -509,6 +512,7 @@ class Config(Model):
             local_queue: Queue | Table | Sequence[Queue | Table] = ...,
             sow_topic: SowTopic | Table | Sequence[SowTopic | Table] = ...,
             replication: Replication | Table = ...,
+            admin: Admin | Table | None = ...,
         ) -> None: ...
 
     else:
@@ -622,6 +626,13 @@ class Config(Model):
         directory = self.transaction_log.journal_archive_directory
         return None if directory is None else self.data_directory / directory
 
+    @property
+    def statistics_file(self) -> Path | None:
+        """The file of the statistics; `None`: they are in memory."""
+        if self.admin is None or self.admin.file == IN_MEMORY:
+            return None
+        return self.data_directory / self.admin.file
+
     def check(self) -> list[str]:
         """Checks filters, patterns and combinations of keys. Raises `ConfigError` with all mistakes.
 
@@ -648,6 +659,12 @@ class Config(Model):
         """Whether clients of any transport prove their user."""
         return any(self.authentication_of(transport).method != "none" for transport in self.transport)
 
+    @property
+    def authentication_of_admin(self) -> Authentication:
+        """How users of the HTTP server prove who they are."""
+        table = None if self.admin is None else self.admin.authentication
+        return self.authentication if table is None else table
+
     def _mistakes_of_access(self) -> list[tuple[str, str]]:
         """The keys about TLS and users that only a server reads, with what is wrong with them."""
         mistakes = [
@@ -655,13 +672,17 @@ class Config(Model):
             for number, transport in enumerate(self.transport)
             for key, reason in transport.mistakes(self.authentication_of(transport))
         ]
+        admin = self.admin
+        if admin is not None:
+            found = admin.mistakes(self.authentication_of_admin)
+            mistakes += [(f"admin.{key}" if key else "admin", reason) for key, reason in found]
         replication = self.replication
-        tables = [each.tls for each in self.transport] + [replication.tls]
+        tables = [each.tls for each in self.transport] + [replication.tls, admin and admin.tls]
         if any(tables) or any(each.tls is not None for each in replication.destination):
             from quire.server._tls import mistakes_of
 
             mistakes += mistakes_of(self)
-        if self.has_users:
+        if self.has_users or self.authentication_of_admin.method != "none":
             from quire.server._guard import mistakes_of_logons
 
             mistakes += mistakes_of_logons(self)
@@ -721,6 +742,7 @@ class Config(Model):
             local_queue=self.local_queue,
             replication=self.replication,
             sow_topic=self.sow_topic,
+            admin=self.admin,
         )
         config._source = self._source
         return config
@@ -731,6 +753,7 @@ class Config(Model):
             "transport": tuple(transport.below(directory) for transport in self.transport),
             "authentication": self.authentication.below(directory),
             "replication": self.replication.below(directory),
+            "admin": None if self.admin is None else self.admin.below(directory),
         }
         return self.model_copy(update=update)
 

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Final, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
 
 from quire._arguments import check_type, suggests
 from quire._errors import ConfigError, DisconnectedError, QuireError
@@ -33,6 +33,9 @@ from quire.server._maintenance import listen_locally, user_of
 from quire.server._reload import reloaded
 from quire.server._replication import ServerReplication
 from quire.server._tls import RELOAD_INTERVAL, Certificates, Secured
+
+if TYPE_CHECKING:
+    from quire.admin._service import Administration
 
 #: Bytes that may wait in a connection's transport before the core pauses its replays, and the mark
 #: at which it continues. The loop writes as much of them at once as the system takes, and a publish
@@ -102,6 +105,8 @@ class Server:
         self._refresh_files: Callable[[], None] | None = None
         #: The logons whose passwords are checked.
         self._logons: Logons | None = None
+        #: The HTTP server and the statistics; `None`: there is no `[admin]`.
+        self._administration: Administration | None = None
         #: Attempts to connect to other instances.
         self._links: set[asyncio.Task[None]] = set()
         self._replication_address: str | None = None
@@ -133,6 +138,16 @@ class Server:
         if not self._urls:
             raise DisconnectedError("the server is not running", code="not_running")
         return dict(self._urls)
+
+    @property
+    def admin_url(self) -> str | None:
+        """The URL of the HTTP server of administration; `None`: `admin.address` is not configured.
+
+        Raises `DisconnectedError` when the server is not running.
+        """
+        if not self._urls:
+            raise DisconnectedError("the server is not running", code="not_running")
+        return None if self._administration is None else self._administration.url
 
     @property
     def is_running(self) -> bool:
@@ -258,6 +273,25 @@ class Server:
         self.config.check_access()
         self._load_certificates()
         self._logons = Logons(self.config, loop, self._event)
+        if self.config.admin is not None:
+            from quire.admin._service import Administration
+
+            self._administration = Administration(self, loop)
+        try:
+            await self._serve(room, started)
+        finally:
+            if self._administration is not None:
+                self._administration.close()
+        if self._broken is not None:
+            raise self._broken
+
+    async def _serve(self, room: int, started: Callable[[], None] | None) -> None:
+        """Serves until the server is to stop. `room`: the connections that it may have."""
+        loop = self._loop
+        assert loop is not None
+        assert self._logons is not None
+        assert self._stop is not None
+        administration = self._administration
         async with contextlib.AsyncExitStack() as listening:
             # Before the journal is made: a server whose address is taken leaves nothing on the
             # disk.
@@ -270,6 +304,8 @@ class Server:
                 listeners.append(await listening.enter_async_context(links))
                 self._replication_address = _url_of(links, "").removeprefix("://")
             self._listeners += listeners
+            if administration is not None:
+                administration.start()
             self._engine = engine = await self._open_engine(room)
             local = None
             try:
@@ -289,9 +325,13 @@ class Server:
                         await local.start_serving()
                     self._warn_if_open()
                     self._follow_files()
+                    if administration is not None:
+                        administration.listening(self._urls)
                     if started is not None:
                         started()
                     await self._stop.wait()
+                    if administration is not None:
+                        await self._announce_end(administration)
                 finally:
                     for listener in listeners:
                         listener.close()
@@ -313,8 +353,13 @@ class Server:
                 self._engine = None
                 # Waits for the disk, not for peers: nothing else is left to do on this loop.
                 engine.close()
-        if self._broken is not None:
-            raise self._broken
+
+    async def _announce_end(self, administration: Administration) -> None:
+        """Says that the server stops, before clients lose their connections."""
+        administration.stopping()
+        assert self.config.admin is not None
+        if self._broken is None:
+            await asyncio.sleep(self.config.admin.shutdown_delay)
 
     async def _open_engine(self, connections_max: int) -> Engine:
         """Opens the journal and recovers it, on another thread."""
@@ -350,7 +395,7 @@ class Server:
         except OSError as error:
             if (refused := without_open_files(error)) is not None:
                 raise refused from None
-            raise _cannot_listen(address, error, "`transport.address` or `--address`") from None
+            raise cannot_listen(address, error, "`transport.address` or `--address`") from None
 
     async def _listen_for_links(self, address: Address) -> asyncio.Server:
         """Binds the address for other instances; accepts nothing yet."""
@@ -363,7 +408,7 @@ class Server:
                 start_serving=False,
             )
         except OSError as error:
-            raise _cannot_listen(address, error, "`replication.address`") from None
+            raise cannot_listen(address, error, "`replication.address`") from None
 
     async def _open_link(self, destination: int, address: str) -> None:
         """Connects to another instance."""
@@ -507,6 +552,8 @@ class Server:
             # Not a list of the other kind: of uvloop, and of a server that is closed.
             for each in getattr(listener, "sockets", None) or ():
                 yield each.fileno()
+        if self._administration is not None:
+            yield from self._administration.descriptors()
         for connection in self._connections.values():
             if (socket := connection.transport.get_extra_info("socket")) is not None:
                 yield socket.fileno()
@@ -749,7 +796,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_to_parent)
 
 
-def _cannot_listen(address: Address, error: OSError, setting: str) -> OSError:
+def cannot_listen(address: Address, error: OSError, setting: str) -> OSError:
     """The error for an address; `setting` is where another one can be set."""
     reason = error.strerror or str(error)
     if error.errno == errno.EADDRINUSE:

@@ -88,6 +88,7 @@ def mistakes_of(config: Config) -> list[tuple[str, str]]:
 
     for number, transport in enumerate(config.transport):
         check(f"transport[{number}]", transport.tls)
+    check("admin", None if config.admin is None else config.admin.tls)
     check("replication", config.replication.tls)
     for number, destination in enumerate(config.replication.destination):
         check(f"replication.destination[{number}]", destination.tls)

@@ -3,7 +3,7 @@
 
 use std::mem;
 
-use super::Broker;
+use super::{Broker, figures};
 use crate::admin::{AdminCommand, AdminReply, Requester};
 use crate::codec::{Codec, CodecError};
 use crate::config::queues::{QueueChanges, QueueSettings};
@@ -274,6 +274,7 @@ impl Broker {
                 None => AdminReply::refused(Code::UnknownQueue, format!("no queue has the name {name:?}")),
             },
             AdminCommand::Stats => AdminReply::Stats(Box::new(self.stats())),
+            AdminCommand::Figures => AdminReply::Figures(Box::new(figures::figures(self))),
             AdminCommand::Server if !self.cx.may_monitor(&by, Resource::Server.name()) => {
                 AdminReply::Identity { name: self.cx.config.name.clone(), user: self.cx.user_of(&by) }
             }
@@ -291,21 +292,11 @@ impl Broker {
                 }
             }
             AdminCommand::Topics(after) => {
-                let mut page = self.cx.topics_after(&after, |topic| self.cx.knows(&by, topic));
-                self.tables.describe(&self.cx, &mut page);
-                self.bookmarks.count_subscriptions(&self.cx, &mut page);
-                AdminReply::Topics(page)
+                AdminReply::Topics(figures::topics_after(self, &after, |topic| self.cx.knows(&by, topic)))
             }
             AdminCommand::Subscriptions(connection, number) => {
                 let ids = self.cx.subscriptions_after(connection, number);
-                let positions = self.bookmarks.replay_positions(&ids);
-                let describe = |id| {
-                    let mut stats = self.cx.describe(id);
-                    self.bookmarks.describe(&self.cx, id, &positions, &mut stats);
-                    self.queues.describe(&self.cx, id, &mut stats);
-                    stats
-                };
-                AdminReply::Subscriptions(Page::of(ids.into_iter().map(describe)))
+                AdminReply::Subscriptions(Page::of(figures::subscriptions(self, &ids)))
             }
         };
         self.cx.reply(&by, reply);

@@ -35,6 +35,7 @@ macro_rules! consumers {
 
 mod authenticate;
 mod dispatch;
+mod figures;
 mod intake;
 mod subscribe;
 

@@ -390,12 +390,7 @@ impl Reader {
             timestamps: positions.map(|_| (summary.first_timestamp, summary.last_timestamp)),
             count: summary.count,
             size: segment.file_size,
-            state: match is_sealed {
-                false => SegmentState::Active,
-                true if segment.frames.is_some() => SegmentState::Compressed,
-                true if segment.is_archived => SegmentState::Archived,
-                true => SegmentState::Sealed,
-            },
+            state: segment.state(is_sealed),
         }
     }
 }

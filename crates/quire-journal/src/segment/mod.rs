@@ -21,6 +21,7 @@ use crate::format::{
     BatchHeader, HeaderError, SEGMENT_HEADER_FIELDS, SEGMENT_HEADER_SIZE, SegmentHeader, fault_of, split_raw,
 };
 use crate::knowledge::Step;
+use crate::read::reader::SegmentState;
 use crate::record::{Bookmark, Position};
 use crate::segment::compressed::FrameTable;
 use crate::segment::index::{Index, Names, Summary};
@@ -117,6 +118,16 @@ impl Segment {
 
     pub fn summary(&self) -> Summary {
         self.index.read().summary
+    }
+
+    /// Returns its state, when [`Segment::is_sealed`] has returned `is_sealed`.
+    pub fn state(&self, is_sealed: bool) -> SegmentState {
+        match is_sealed {
+            false => SegmentState::Active,
+            true if self.frames.is_some() => SegmentState::Compressed,
+            true if self.is_archived => SegmentState::Archived,
+            true => SegmentState::Sealed,
+        }
     }
 
     pub fn is_sealed(&self) -> bool {

@@ -20,7 +20,7 @@ use crate::log::Log;
 use crate::maintenance::files::FileMaintenance;
 use crate::paged::Memory;
 use crate::read::digest::PublisherDigest;
-use crate::read::reader::Reader;
+use crate::read::reader::{Reader, SegmentState};
 use crate::record::deleted::DeletedKeys;
 use crate::record::{Bookmark, NewRecord, Position, PublisherId, RecordKind};
 use crate::recover::{self, Recovery, RecoveryProgress};
@@ -167,6 +167,25 @@ impl Route {
         };
         Ok(Route::Inline { writer: Box::new(writer), waiting: Vec::new(), by_hand })
     }
+}
+
+/// The files of a log: archived ones included, prepared ones not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Their number.
+    pub count: usize,
+    /// Bytes of the files in each state.
+    pub active: u64,
+    /// As above.
+    pub sealed: u64,
+    /// As above.
+    pub archived: u64,
+    /// As above.
+    pub compressed: u64,
+    /// The first position of the log.
+    pub first: Position,
+    /// The last position of the oldest file.
+    pub oldest_last: Position,
 }
 
 impl Journal {
@@ -562,6 +581,25 @@ impl Journal {
     pub fn size(&self) -> (usize, u64) {
         let segments = self.log.segments.read();
         (segments.len(), segments.iter().map(|segment| segment.file_size).sum())
+    }
+
+    /// The files of the log, by their states.
+    pub fn sizes(&self) -> Sizes {
+        let segments = self.log.segments.read();
+        let mut sizes = Sizes { count: segments.len(), ..Sizes::default() };
+        if let Some(oldest) = segments.first() {
+            sizes.first = oldest.first;
+            sizes.oldest_last = oldest.summary().last;
+        }
+        for segment in segments.iter() {
+            *match segment.state(segment.is_sealed()) {
+                SegmentState::Active => &mut sizes.active,
+                SegmentState::Sealed => &mut sizes.sealed,
+                SegmentState::Archived => &mut sizes.archived,
+                SegmentState::Compressed => &mut sizes.compressed,
+            } += segment.file_size;
+        }
+        sizes
     }
 
     /// Removes topics that no segment has, after segments were removed. Returns false when no

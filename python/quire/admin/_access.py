@@ -1,0 +1,156 @@
+"""The user of a request, and its rights. The checks are those of the transports (docs/security.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from quire._errors import ConfigError
+from quire._quire import explain_entitlement
+from quire.admin._errors import HTTPError
+from quire.config import Config
+from quire.server._guard import Guard
+from quire.server._identity import ANONYMOUS, Given, Identity, Refused
+from quire.server._logons import pairs
+
+_log = logging.getLogger("quire.server")
+
+#: Accepted credentials are kept for this time in seconds, and this many of them.
+_KEPT_TIME: Final = 60.0
+_KEPT_MAX: Final = 1000
+#: Decisions that are kept.
+_DECISIONS_MAX: Final = 10_000
+
+
+class Access:
+    """Checks credentials, and decides about rights."""
+
+    def __init__(self, config: Callable[[], Config]) -> None:
+        """`config`: returns the configuration as it is now."""
+        self._config = config
+        settings = config().authentication_of_admin
+        self._guard = None if settings.method == "none" else Guard(settings)
+        #: By a hash of the credentials, so that they are not kept: the identity, and until when.
+        self._kept: dict[bytes, tuple[Identity, float]] = {}
+        self._salt = secrets.token_bytes(32)
+        #: The configuration that the decisions follow.
+        self._decided_by: Config | None = None
+        self._decisions: dict[tuple[str, tuple[str, ...], str, str], bool] = {}
+
+    @property
+    def guard(self) -> Guard | None:
+        """The check of credentials; `None`: every user is anonymous."""
+        return self._guard
+
+    async def identify(self, scope: dict[str, Any]) -> Identity:
+        """Returns the user of a request. Raises `HTTPError` when its credentials are not accepted."""
+        guard = self._guard
+        if guard is None:
+            return Identity(ANONYMOUS)
+        given = _given(scope, guard.settings.method)
+        if given is None:
+            raise self._unauthorized("the request has no credentials")
+        # A certificate is checked for each connection by TLS, and here again for each request.
+        key = hashlib.sha256(self._salt + repr((given.user, given.secret)).encode()).digest()
+        if given.certificate is None and (kept := self._kept.get(key)) is not None:
+            identity, until = kept
+            if time.monotonic() < until and _is_current(identity) and guard.still(identity):
+                return identity
+            del self._kept[key]
+        result = await asyncio.wrap_future(guard.check(given))
+        if isinstance(result, Refused):
+            await self._refuse(guard, given, result)
+        assert isinstance(result, Identity)
+        if len(self._kept) >= _KEPT_MAX:
+            self._kept.clear()
+        self._kept[key] = result, time.monotonic() + _KEPT_TIME
+        return result
+
+    async def _refuse(self, guard: Guard, given: Given, refused: Refused) -> None:
+        _log.warning(
+            "audit: logon %s",
+            pairs(
+                user=given.user or "",
+                client="",
+                address=given.address,
+                transport="admin",
+                method=guard.settings.method,
+                result="refused",
+                reason=refused.reason,
+            ),
+        )
+        now = asyncio.get_running_loop().time()
+        await asyncio.sleep(guard.delay_of(given.address.rpartition(":")[0], now))
+        raise self._unauthorized(refused.text or guard.refused)
+
+    def _unauthorized(self, reason: str) -> HTTPError:
+        assert self._guard is not None
+        scheme = "Bearer" if self._guard.settings.method == "token" else "Basic"
+        challenge = f'{scheme} realm="quire"' + (', charset="UTF-8"' if scheme == "Basic" else "")
+        hint = "send the Authorization header of a user of the server"
+        return HTTPError(401, "authentication_failed", reason, hint, {"WWW-Authenticate": challenge})
+
+    def may(self, identity: Identity, right: str, name: str) -> bool:
+        """Whether the user has a right on a topic, queue or resource."""
+        config = self._config()
+        if not config.entitlement:
+            return True
+        if config is not self._decided_by or len(self._decisions) >= _DECISIONS_MAX:
+            self._decided_by, self._decisions = config, {}
+        key = (identity.user, identity.groups, right, name)
+        decided = self._decisions.get(key)
+        if decided is None:
+            explained = explain_entitlement(
+                config.to_core(), identity.user, list(identity.groups), right, name
+            )
+            decided = self._decisions[key] = bool(json.loads(explained)["allowed"])
+        return decided
+
+    async def follow_files(self, interval: float) -> None:
+        """Reads the files of users when they have changed, until it is cancelled."""
+        guard = self._guard
+        while guard is not None:
+            await asyncio.sleep(interval)
+            if (changed := guard.changed()) is None:
+                continue
+            try:
+                guard.use(await asyncio.wrap_future(changed))
+            except ConfigError as error:
+                _log.warning("the users of the HTTP server were not changed: %s", error)
+
+    def close(self) -> None:
+        """Checks no more credentials."""
+        if self._guard is not None:
+            self._guard.close()
+
+
+def _is_current(identity: Identity) -> bool:
+    return identity.expires is None or time.time() < identity.expires
+
+
+def _given(scope: dict[str, Any], method: str) -> Given | None:
+    """The credentials of a request."""
+    host, port = scope.get("client") or ("?", 0)
+    address = f"{host}:{port}"
+    certificate = scope.get("state", {}).get("certificate")
+    if method == "certificate":
+        return None if certificate is None else Given(None, None, address=address, certificate=certificate)
+    header = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
+    scheme, _, value = header.partition(" ")
+    if method == "token" and scheme.lower() == "bearer":
+        return Given(None, value.strip(), address=address, transport="admin")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        user, colon, password = base64.b64decode(value, validate=True).decode("utf-8").partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    return Given(user, password, address=address, transport="admin") if colon else None

@@ -1,0 +1,217 @@
+"""The paths of the HTTP server: the tree, `/metrics`, health and the console."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from quire.admin import _forms, _nodes
+from quire.admin._access import Access
+from quire.admin._errors import HTTPError, bad_value
+from quire.admin._figures import Figures, Tree
+from quire.admin._forms import Window
+from quire.admin._guarding import App, Guarding
+from quire.admin._metrics import Node
+from quire.admin._nodes import Place
+from quire.config._admin import Admin
+from quire.server._identity import Identity
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+#: Seconds without a turn of the server after which it is stuck.
+STUCK_AFTER: Final = 10.0
+
+
+class Health:
+    """The values for `/healthz` and `/readyz`. The server sets them, and any thread reads them."""
+
+    def __init__(self) -> None:
+        self.recovered = False
+        self.listening = False
+        self.stopping = False
+        #: Seconds since the loop of the server has run last.
+        self.idle: Callable[[], float] = lambda: 0.0
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the loop of the server does not run."""
+        return self.idle() > STUCK_AFTER
+
+
+class AdminApp:
+    """Answers requests. `_console.py` adds its paths with `add_route`."""
+
+    def __init__(self, admin: Admin, access: Access, figures: Figures, health: Health) -> None:
+        self.admin: Admin = admin
+        self.access: Access = access
+        self.figures: Figures = figures
+        self.health: Health = health
+        self._routes: list[BaseRoute] = []
+        self.add_route("/healthz", self._healthz)
+        self.add_route("/readyz", self._readyz)
+        self.add_route("/quire", self._tree)
+        self.add_route("/quire.{form}", self._tree)
+        self.add_route("/quire/{path:path}", self._tree)
+
+    def add_route(
+        self, path: str, endpoint: Endpoint, *, methods: Sequence[str] = ("GET",), is_first: bool = False
+    ) -> None:
+        """Answers requests for a path with `endpoint`, a coroutine function. GET includes HEAD.
+
+        The request was checked, and its user is `identity(request)`. Check the rights with `require`.
+        An endpoint raises `HTTPError` for a request that it does not carry out.
+
+        - `is_first`: before the paths that were added earlier
+        """
+        route = Route(path, endpoint, methods=list(methods))
+        self._routes.insert(0 if is_first else len(self._routes), route)
+
+    def asgi(self) -> App:
+        """Returns the application with every path that was added."""
+        handlers: dict[Any, Any] = {HTTPError: _answer_error, HTTPException: _answer_other}
+        app = Starlette(routes=self._routes, exception_handlers=handlers)
+        return Guarding(app, self.admin, self.access)
+
+    def identity(self, request: Request) -> Identity:
+        """The user of a request."""
+        identity: Identity = request.scope["state"]["identity"]
+        return identity
+
+    def may(self, request: Request, right: str, name: str) -> bool:
+        """Whether the user of a request has a right on a topic, queue or resource."""
+        if right in ("admin", "write", "delete") and self.admin.read_only:
+            return False
+        return self.access.may(self.identity(request), right, name)
+
+    def require(self, request: Request, right: str, name: str) -> None:
+        """Raises `HTTPError` when the user of a request lacks a right."""
+        if not self.may(request, right, name):
+            reason = f"the user has no right {right!r} on {name!r}"
+            raise HTTPError(403, "not_entitled", reason, "ask the administrator of the server")
+
+    async def current(self) -> Tree:
+        """Returns the figures, at most a second old, by the paths of their nodes."""
+        return await asyncio.get_running_loop().run_in_executor(None, self.figures.current)
+
+    async def _healthz(self, request: Request) -> Response:
+        stuck = self.health.is_stuck
+        return JSONResponse({"status": "stuck" if stuck else "ok"}, 503 if stuck else 200)
+
+    async def _readyz(self, request: Request) -> Response:
+        health = self.health
+        tree: Tree = {} if health.is_stuck or not health.recovered else await self.current()
+        checks = {
+            "recovered": health.recovered,
+            "listening": health.listening,
+            "journal_writable": bool(tree.get("instance/journal", {}).get("writable")),
+            "not_stopping": not health.stopping,
+        }
+        is_ready = all(checks.values())
+        about = {
+            "status": "ready" if is_ready else "not ready",
+            "checks": checks,
+            "degraded": _degraded(tree),
+        }
+        return JSONResponse(about, 200 if is_ready else 503)
+
+    async def _tree(self, request: Request) -> Response:
+        raw_path = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1")
+        parts, form = _nodes.split(raw_path.removeprefix("/quire"))
+        place = _nodes.find(parts)
+        self.require(request, "monitor", _nodes.resource_of(place.path))
+        query = request.query_params
+        window = Window(query)
+        tree, rates = await self.current(), self.figures.rates
+        headers: dict[str, str] = {}
+        if place.metric is not None:
+            body = self._leaf(place, form, query, tree, rates)
+        elif place.id is not None:
+            body = _whole(place, form, _nodes.metrics_of(place, tree, rates), None)
+        else:
+            total = self._total(place, window, tree, rates)
+            if total is not None:
+                headers["X-Total-Count"] = str(total)
+
+            def objects_at(node: Node) -> list[dict[str, Any]]:
+                if node.id is None:
+                    return [tree.get(node.path, {}) | rates.get(node.path, {})]
+                return window.of(node, _nodes.objects_of(node, tree, rates))[0]
+
+            def shows(path: str) -> bool:
+                return self.may(request, "monitor", _nodes.resource_of(path))
+
+            body = _whole(place, form, _forms.subtree(place, objects_at, shows), total)
+        return Response(body, media_type=_forms.TYPES[form], headers=headers)
+
+    def _total(self, place: Place, window: Window, tree: Tree, rates: Tree) -> int | None:
+        if not place.is_collection:
+            return None
+        assert place.node is not None
+        return window.of(place.node, _nodes.objects_of(place.node, tree, rates))[1]
+
+    def _leaf(
+        self, place: Place, form: str | None, query: Mapping[str, str], tree: Tree, rates: Tree
+    ) -> bytes:
+        if "t0" in query or "t1" in query:
+            raise HTTPError(404, "not_found", "there is no history yet")
+        value = _nodes.metrics_of(place, tree, rates).get(place.path.rpartition("/")[2])
+        now = tree["instance"]["timestamp"]
+        found = _forms.leaf(place, value, now)
+        if form == "csv":
+            name = place.path.rpartition("/")[2]
+            return _forms.to_csv([{"timestamp": now, name: value}], ["timestamp", name])
+        return _whole(place, form, found, None)
+
+
+def _whole(place: Place, form: str | None, value: Any, total: int | None) -> bytes:
+    match form:
+        case "json":
+            return _forms.to_json(value)
+        case "xml":
+            return _forms.to_xml(f"/quire/{place.path}".rstrip("/"), value)
+        case "csv":
+            if not place.is_collection:
+                raise bad_value("only a collection and a leaf have the form CSV", "ask for .json")
+            assert place.node is not None
+            return _forms.to_csv(value, _forms.head_of(place.node))
+        case _:
+            return _forms.to_html(place, value, total)
+
+
+def _degraded(tree: Tree) -> list[str]:
+    """Problems, in words. They do not change the status."""
+    found = []
+    for name, link in tree.get("instance/replication/destinations", {}).items():
+        if not link.get("connected"):
+            found.append(f"destination {name} is not connected")
+        elif (link.get("seconds_behind") or 0) > 10:
+            found.append(f"destination {name} is {link['seconds_behind']:.0f} s behind")
+    slow = [
+        client for client in tree.get("instance/clients", {}).values() if not client.get("writable", True)
+    ]
+    if slow:
+        found.append(f"{len(slow)} clients do not read")
+    return found
+
+
+async def _answer_error(request: Request, error: HTTPError) -> Response:
+    return error.response()
+
+
+async def _answer_other(request: Request, error: HTTPException) -> Response:
+    """The errors of the routes: a path that does not exist, and a method that it does not have."""
+    codes = {404: "not_found", 405: "bad_method"}
+    reasons = {
+        404: f"{request.url.path} does not exist",
+        405: f"{request.url.path} does not take {request.method}",
+    }
+    status = error.status_code
+    reason = reasons.get(status, error.detail)
+    return HTTPError(status, codes.get(status, "bad_request"), reason, "", error.headers).response()

@@ -1,0 +1,190 @@
+"""The figures of the server in the form of the tree: by the paths of the nodes of `_metrics.py`."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from quire.admin import _host
+from quire.admin._host import Host, timestamp
+from quire.admin._metrics import NODE_AT, NODES, RATE, Node
+from quire.config import Config
+
+#: By the path of a node: its metrics, or those of each object of a collection by its id.
+Tree = dict[str, Any]
+#: The age of figures that an answer may have, in seconds.
+AGE_MAX: Final = 1.0
+
+State = Literal["starting", "recovering", "running", "stopping"]
+
+
+class Figures:
+    """Asks the core for its figures, at most once a second however many answers need them."""
+
+    def __init__(self, config: Config, ask_core: Callable[[], str | None]) -> None:
+        """`ask_core`: returns every figure of the core as JSON; `None`: it does not run."""
+        self._config = config
+        self._ask_core = ask_core
+        self._host = Host()
+        self._started = time.time()
+        self._lock = threading.Lock()
+        self._last: Tree = {}
+        self._asked = -AGE_MAX
+        self._fixed = _fixed(config, self._started)
+        #: The rates of the last interval, by the path of the node.
+        self.rates: Tree = {}
+        #: The addresses of the transports.
+        self.transports: Mapping[str, str] = {}
+        self.state: State = "starting"
+        #: Further figures, by the paths of nodes.
+        self.more: Callable[[], Tree] = dict
+
+    def current(self) -> Tree:
+        """Returns figures that are at most a second old. It may wait for a turn of the server."""
+        with self._lock:
+            if time.monotonic() - self._asked >= AGE_MAX:
+                self._last = self.take()
+                self._asked = time.monotonic()
+            return self._last
+
+    def take(self) -> Tree:
+        """Asks for the current figures."""
+        text = self._ask_core()
+        now = time.time()
+        tree: Tree = {node.path: {} for node in NODES}
+        tree |= self._host.read(self._directories()) | _host.process()
+        if text is not None:
+            tree |= _of_core(json.loads(text))
+        tree["instance"] = self._fixed | {
+            "state": self.state,
+            "timestamp": timestamp(now),
+            "uptime_s": round(now - self._started, 3),
+        }
+        tree["instance/transports"] = {
+            transport.name: {
+                "address": self.transports.get(transport.name, transport.address),
+                "enabled": transport.name in self.transports,
+            }
+            for transport in self._config.transport
+        }
+        return tree | self.more()
+
+    def _directories(self) -> dict[str, Path]:
+        directories = {"journal": self._config.journal_directory, "data": self._config.data_directory}
+        if (archive := self._config.journal_archive_directory) is not None:
+            directories["archive"] = archive
+        return directories
+
+
+def rates_of(before: Tree, after: Tree, seconds: float) -> Tree:
+    """The rates of the cumulative metrics between two samples, by the paths of the nodes."""
+    rates: Tree = {}
+    for node in NODES:
+        names = [metric.name for metric in node.metrics if metric.kind == "C"]
+        if not names:
+            continue
+        old, new = before.get(node.path, {}), after.get(node.path, {})
+        if node.id is None:
+            rates[node.path] = _rates_between(names, old, new, seconds)
+        else:
+            rates[node.path] = {
+                key: _rates_between(names, old.get(key, {}), values, seconds) for key, values in new.items()
+            }
+    return rates
+
+
+def _rates_between(
+    names: list[str], old: Mapping[str, Any], new: Mapping[str, Any], seconds: float
+) -> dict[str, float]:
+    rates = {}
+    for name in names:
+        value = new.get(name)
+        if value is not None:
+            # A counter that is smaller than before has begun at 0 again.
+            then = old.get(name) or 0
+            rates[name + RATE] = round((value - then if value >= then else value) / seconds, 6)
+    return rates
+
+
+def _fixed(config: Config, started: float) -> dict[str, Any]:
+    from quire import __version__
+
+    return {
+        "name": config.name,
+        "group": config.group or config.name,
+        "version": __version__,
+        "pid": os.getpid(),
+        "cwd": os.getcwd(),
+        "user": _host.user_name(),
+        "config_path": str(config._source.file or ""),
+        "config": config.model_dump_json(exclude_defaults=True),
+        "started": timestamp(started),
+    }
+
+
+def _of_core(core: dict[str, Any]) -> Tree:
+    """The figures of the core, by the paths of the nodes."""
+    server, journal = core["server"], core["journal"]
+    files = ("active_bytes", "sealed_bytes", "archived_bytes", "compressed_bytes")
+    return {
+        "instance/messages": _chosen(NODE_AT["instance/messages"], core),
+        "instance/clients": _by_id("instance/clients", core["clients"], "connection"),
+        "instance/subscriptions": {
+            f"{each['connection']}-{each['subscription']}": _chosen(NODE_AT["instance/subscriptions"], each)
+            for each in core["all_subscriptions"]
+        },
+        "instance/topics": {
+            each["topic"]: _chosen(NODE_AT["instance/topics"], each | {"queues": len(each["queues"])})
+            for each in core["topics"]
+        },
+        "instance/queues": {
+            name: _chosen(NODE_AT["instance/queues"], queue) for name, queue in core["queues"].items()
+        },
+        "instance/last_values": {
+            each["topic"]: {
+                "records": each["last_values"]["records"],
+                "bytes": each["last_values"]["bytes"],
+                "memory_bytes": each["last_values"]["memory"],
+            }
+            for each in core["topics"]
+            if each["last_values"] is not None
+        },
+        "instance/replication/destinations": {
+            each["name"]: _chosen(
+                NODE_AT["instance/replication/destinations"],
+                each
+                | {
+                    "connected": each["state"] in ("catching_up", "live"),
+                    "sync": each["sync_type"] == "sync",
+                },
+            )
+            for each in core["replication"]["destinations"]
+        },
+        "instance/replication/sources": _by_id(
+            "instance/replication/sources", core["replication"]["sources"], "name"
+        ),
+        "instance/journal": _chosen(NODE_AT["instance/journal"], journal)
+        | {
+            "size_bytes": sum(journal[name] for name in files),
+            "unpersisted_bytes": core["unpersisted_bytes"],
+            "writable": not core["journal_failed"],
+            "last": server["persisted"],
+            "kept_by": journal["kept_by"] or "",
+            "appended": core["appended"],
+        },
+    }
+
+
+def _chosen(node: Node, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics of a node."""
+    return {metric.name: values[metric.name] for metric in node.metrics if metric.name in values}
+
+
+def _by_id(path: str, objects: list[dict[str, Any]], key: str) -> Tree:
+    node = NODE_AT[path]
+    return {str(each[key]): _chosen(node, each) for each in objects}

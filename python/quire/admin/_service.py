@@ -1,0 +1,91 @@
+"""Administration of one server, which calls the methods when it starts, runs and stops."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from quire._errors import QuireError
+from quire.admin import _console
+from quire.admin._access import Access
+from quire.admin._app import AdminApp, Health
+from quire.admin._figures import Figures, Tree
+from quire.admin._http import HTTPServer
+from quire.admin._pulse import Pulse
+from quire.server._tls import RELOAD_INTERVAL
+
+if TYPE_CHECKING:
+    from quire.server._server import Server
+
+
+class Administration:
+    """The HTTP server and the statistics of a server with `[admin]`.
+
+    The server calls `start` before it opens its journal, `listening` when clients can connect,
+    `stopping` when it begins to stop, and `close` after its last connection has ended.
+    """
+
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+        admin = server.config.admin
+        assert admin is not None
+        self._server = server
+        self._pulse = Pulse(loop)
+        self._health = Health()
+        self._health.idle = lambda: self._pulse.idle
+        self._figures = Figures(server.config, self._ask_core)
+        self._figures.more = self._more
+        self._access: Access | None = None
+        self._http: HTTPServer | None = None
+        if admin.address is not None:
+            self._access = Access(lambda: server.config)
+            app = AdminApp(admin, self._access, self._figures, self._health)
+            _console.add_routes(app)
+            self._http = HTTPServer(admin, app.asgi(), self._work)
+
+    @property
+    def url(self) -> str | None:
+        """The URL of the HTTP server; `None`: there is none."""
+        return None if self._http is None else self._http.url
+
+    def start(self) -> None:
+        """Listens. Raises `OSError` when the address is not available."""
+        if self._http is not None:
+            self._http.start()
+        self._figures.state = "recovering"
+
+    def listening(self, urls: dict[str, str]) -> None:
+        """Clients can connect."""
+        self._figures.transports = urls
+        self._figures.state = "running"
+        self._health.recovered = self._health.listening = True
+
+    def stopping(self) -> None:
+        """The server begins to stop."""
+        self._figures.state = "stopping"
+        self._health.stopping = True
+
+    def close(self) -> None:
+        """The last connection has ended."""
+        if self._http is not None:
+            self._http.close()
+        if self._access is not None:
+            self._access.close()
+
+    def descriptors(self) -> list[int]:
+        """The sockets, by their numbers."""
+        return [] if self._http is None else self._http.descriptors()
+
+    def _ask_core(self) -> str | None:
+        engine = self._server._engine
+        try:
+            return None if engine is None else engine.figures()
+        except QuireError:
+            return None  # it was closed meanwhile
+
+    def _more(self) -> Tree:
+        return {"instance/loop": self._pulse.figures()}
+
+    async def _work(self) -> None:
+        """Runs on the loop of the HTTP server."""
+        assert self._access is not None
+        await asyncio.gather(self._pulse.run(), self._access.follow_files(RELOAD_INTERVAL))

@@ -1,0 +1,289 @@
+"""The HTTP server of administration: its checks, health and the tree (docs/admin.md)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from xml.etree import ElementTree
+
+import httpx
+import metrics_page
+import pytest
+import quire
+import quire.testing
+from quire.testing import TestServer
+from support.waiting import PATIENCE
+
+JSON = {"Content-Type": "application/json"}
+
+
+def started(directory: Path, **settings: Any) -> Any:
+    admin = {"address": "127.0.0.1:0"} | settings.pop("admin", {})
+    return quire.testing.server(directory, admin=admin, **settings)
+
+
+def page_of(server: TestServer, **options: Any) -> httpx.Client:
+    assert server.admin_url is not None
+    return httpx.Client(base_url=server.admin_url, timeout=PATIENCE, **options)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[TestServer]:
+    with started(tmp_path, queue={"name": "jobs", "message_type": "json"}) as server:
+        yield server
+
+
+@pytest.fixture
+def page(server: TestServer) -> Iterator[httpx.Client]:
+    with page_of(server) as page:
+        yield page
+
+
+def error_of(response: httpx.Response) -> tuple[int, str]:
+    error = response.json()["error"]
+    assert set(error) == {"code", "reason", "hint"}
+    return response.status_code, error["code"]
+
+
+def test_health_needs_no_authentication_and_says_that_the_server_is_ready(page: httpx.Client) -> None:
+    assert page.get("/healthz").json() == {"status": "ok"}
+    ready = page.get("/readyz")
+    assert ready.status_code == 200
+    assert ready.json() == {
+        "status": "ready",
+        "checks": {"recovered": True, "listening": True, "journal_writable": True, "not_stopping": True},
+        "degraded": [],
+    }
+
+
+def test_every_answer_has_the_headers_that_protect_a_browser(page: httpx.Client) -> None:
+    for path in ("/healthz", "/quire", "/nothing"):
+        headers = page.get(path).headers
+        assert "default-src 'self'" in headers["Content-Security-Policy"]
+        assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Cache-Control"] == "no-store"
+        assert "Access-Control-Allow-Origin" not in headers
+
+
+def test_a_name_that_the_server_does_not_have_is_refused(page: httpx.Client) -> None:
+    assert error_of(page.get("/healthz", headers={"Host": "evil.example"})) == (421, "bad_host")
+    for name in ("localhost", "127.0.0.1:9080", "[::1]:80", socket.gethostname()):
+        assert page.get("/healthz", headers={"Host": name}).status_code == 200
+
+
+def test_a_name_of_the_configuration_is_a_name_of_the_server(tmp_path: Path) -> None:
+    with started(tmp_path, admin={"hosts": ["quire.example.com"]}) as server, page_of(server) as page:
+        assert page.get("/healthz", headers={"Host": "Quire.Example.com:443"}).status_code == 200
+
+
+def test_a_request_of_another_site_or_without_json_is_refused(page: httpx.Client) -> None:
+    path = "/quire/administrator/nothing"
+    assert error_of(page.post(path, content="a=b")) == (415, "bad_content_type")
+    for header in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
+        assert error_of(page.post(path, json={}, headers=header)) == (403, "foreign_origin")
+    own = {"Origin": str(page.base_url).rstrip("/"), "Sec-Fetch-Site": "same-origin"}
+    assert page.post(path, json={}, headers=own).status_code in (404, 405)
+
+
+def test_a_request_that_is_too_large_is_refused(page: httpx.Client) -> None:
+    assert error_of(page.post("/quire", json={"a": "x" * (1 << 20)})) == (413, "limit_exceeded")
+    assert error_of(page.get("/healthz", headers={"X-Long": "x" * 17_000})) == (431, "limit_exceeded")
+
+
+def test_a_body_without_a_length_is_measured(page: httpx.Client) -> None:
+    parts = (b"x" * 65536 for _ in range(20))
+    assert page.post("/quire", content=parts, headers=JSON).status_code in (405, 413)
+
+
+def test_an_unknown_method_names_those_that_are_answered(page: httpx.Client) -> None:
+    answer = page.delete("/quire")
+    assert error_of(answer) == (405, "bad_method")
+    assert answer.headers["Allow"] == "GET, HEAD, POST"
+
+
+def test_a_read_only_server_refuses_every_post(tmp_path: Path) -> None:
+    with started(tmp_path, admin={"read_only": True}) as server, page_of(server) as page:
+        assert error_of(page.post("/quire", json={})) == (403, "read_only")
+
+
+def test_a_request_that_does_not_end_is_cut_off(tmp_path: Path) -> None:
+    with started(tmp_path, admin={"request_timeout": "100ms"}) as server:
+        assert server.admin_url is not None
+        place = urlsplit(server.admin_url)
+        with socket.create_connection((place.hostname, place.port), timeout=PATIENCE) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n")
+            assert connection.recv(1) == b""
+
+
+def test_connections_beyond_the_limit_are_told(tmp_path: Path) -> None:
+    with (
+        started(tmp_path, admin={"max_connections": 1}) as server,
+        page_of(server) as first,
+        page_of(server) as second,
+    ):
+        assert first.get("/healthz").status_code == 200
+        assert error_of(second.get("/healthz")) == (503, "limit_exceeded")
+
+
+def test_the_tree_has_the_objects_of_the_server(server: TestServer, page: httpx.Client) -> None:
+    with quire.Client(server.url, name="shop") as client:
+        client.publish("jobs", {"id": 1})
+        client.publish("orders", {"id": 2})
+        client.flush()
+        with client.subscribe("orders"):
+            tree = page.get("/quire.json").json()
+    instance = tree["instance"]
+    assert instance["name"] == server.config.name
+    assert instance["state"] == "running"
+    assert [each["client_name"] for each in instance["clients"]] == ["shop"]
+    assert [each["topic"] for each in instance["subscriptions"]] == ["orders"]
+    assert {each["id"]: each["depth"] for each in instance["queues"]} == {"jobs": 1}
+    assert "orders" in {each["id"] for each in instance["topics"]}
+    assert instance["journal"]["writable"] is True
+    assert instance["messages"]["published"] == 2
+    assert tree["host"]["memory"]["total_bytes"] > 0
+
+
+def test_a_leaf_has_its_kind_and_unit(page: httpx.Client) -> None:
+    leaf = page.get("/quire/instance/queues/jobs/depth.json").json()
+    assert leaf.pop("timestamp").endswith("Z")
+    assert leaf == {
+        "path": "/quire/instance/queues/jobs/depth",
+        "kind": "snapshot",
+        "unit": "messages",
+        "value": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    "path", ["/quire/nothing", "/quire/instance/queues/none", "/quire/instance/queues/jobs/none", "/none"]
+)
+def test_a_path_that_no_node_has_is_not_found(page: httpx.Client, path: str) -> None:
+    assert error_of(page.get(path)) == (404, "not_found")
+
+
+def test_a_collection_is_filtered_sorted_and_cut(server: TestServer, page: httpx.Client) -> None:
+    with quire.Client(server.url) as client:
+        for name in ("a.1", "a.2", "b.1"):
+            client.publish(name, {})
+        client.flush()
+        found = page.get("/quire/instance/topics.json", params={"name": "^a", "sort": "-id", "limit": "1"})
+    assert [each["id"] for each in found.json()] == ["a.2"]
+    assert found.headers["X-Total-Count"] == "2"
+    assert error_of(page.get("/quire/instance/topics.json?sort=none")) == (400, "bad_value")
+    assert error_of(page.get("/quire/instance/topics.json?limit=x")) == (400, "bad_value")
+    assert error_of(page.get("/quire/instance/topics.json", params={"name": "("})) == (400, "bad_value")
+
+
+#: Names that are written in another way in each form.
+NAMES = ("a/b", "orders.json", '<b>&"', "=1+1", "é %2F")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_found_by_its_link_and_escaped_in_every_form(
+    server: TestServer, page: httpx.Client, name: str
+) -> None:
+    from quire.admin._nodes import encoded
+
+    with quire.Client(server.url) as client:
+        client.publish(name, {})
+        client.flush()
+        one = page.get(f"/quire/instance/topics/{encoded(name)}.json")
+        assert one.json()["recorded"] is True
+        html = page.get("/quire/instance/topics").text
+        assert f'href="/quire/instance/topics/{encoded(name)}"' in html
+        assert "<b>" not in html
+        items = ElementTree.fromstring(page.get("/quire/instance/topics.xml").text)
+        assert name in [item.get("id") for item in items]
+        rows = list(csv.reader(io.StringIO(page.get("/quire/instance/topics.csv").text, newline="")))
+    assert rows[0][:2] == ["id", "message_type"]
+    assert ("'" + name if name.startswith("=") else name) in [row[0] for row in rows]
+
+
+USERS = {
+    "olga": {"password": "olga-secret", "groups": ["operators"]},
+    "anna": {"password": "anna-secret"},
+    "carl": {"password": "carl-secret"},
+}
+ENTITLEMENT = [
+    {"group": "operators", "topic": "^/quire/", "allow": ["monitor", "admin"]},
+    {"user": "carl", "topic": "/quire/server", "allow": ["monitor"]},
+]
+
+
+def test_a_user_sees_what_its_rights_allow(tmp_path: Path) -> None:
+    with (
+        started(tmp_path, users=USERS, entitlement=ENTITLEMENT) as server,
+        page_of(server) as page,
+        quire.Client(server.url, **server.options("olga")),
+    ):
+        assert page.get("/healthz").status_code == 200
+        refused = page.get("/quire.json")
+        assert error_of(refused) == (401, "authentication_failed")
+        assert refused.headers["WWW-Authenticate"].startswith("Basic ")
+        assert error_of(page.get("/quire.json", auth=("olga", "wrong"))) == (401, "authentication_failed")
+        assert error_of(page.get("/quire.json", auth=("anna", "anna-secret"))) == (403, "not_entitled")
+        assert page.get("/quire.json", auth=("olga", "olga-secret")).json()["instance"]["clients"]
+        carl = ("carl", "carl-secret")
+        assert "clients" not in page.get("/quire.json", auth=carl).json()["instance"]
+        assert error_of(page.get("/quire/instance/clients.json", auth=carl)) == (403, "not_entitled")
+
+
+def test_serve_prints_the_url_of_administration(tmp_path: Path) -> None:
+    file = tmp_path / "quire.toml"
+    file.write_text(
+        '[[transport]]\naddress = "127.0.0.1:0"\n[admin]\naddress = "127.0.0.1:0"\n', encoding="utf-8"
+    )
+    command = [sys.executable, "-m", "quire", "serve", str(file), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        try:
+            said = json.loads(process.stdout.readline())
+            assert httpx.get(f"{said['admin']}/readyz", timeout=PATIENCE).status_code == 200
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+
+
+def test_administration_beyond_this_machine_requires_users(tmp_path: Path) -> None:
+    with (
+        pytest.raises(quire.ConfigError, match=r"admin\.address.*requires authentication"),
+        started(tmp_path, admin={"address": "0.0.0.0:0"}),
+    ):
+        pass
+
+
+def test_without_the_extra_the_table_is_a_mistake_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.config._admin.find_spec", lambda name: None)
+    with (
+        pytest.raises(quire.ConfigError, match=r"admin: it requires .* pip install 'quire-mq\[admin\]'"),
+        started(tmp_path),
+    ):
+        pass
+
+
+def test_the_page_has_the_metrics_of_the_code() -> None:
+    assert metrics_page.PAGE.read_text() == metrics_page.page(), "run `python tests/metrics_page.py`"
+
+
+def test_a_server_without_the_table_loads_nothing_of_the_extra() -> None:
+    heavy = ("starlette", "uvicorn", "prometheus_client", "h11", "anyio", "sqlite3", "quire.admin")
+    program = f"""
+import sys, quire, quire.testing
+with quire.testing.server() as server, quire.Client(server.url) as client:
+    assert server.admin_url is None
+    print([name for name in {heavy} if name in sys.modules])
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+    assert result.stdout == "[]\n", result.stderr
