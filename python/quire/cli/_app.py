@@ -204,6 +204,39 @@ def top(
 
 
 @app.command
+def doctor(
+    directory: Path | None = None,
+    *,
+    config: Path | None = None,
+    output: Path | None = None,
+    url: Url = None,
+) -> int:
+    """Write an archive with the state of a server for a report about a fault, and print its path.
+
+    The archive has figures, versions, the list of journal files, the ends of logs and statistics.
+    It has no messages and no secrets: a configuration has `***` in their place, and filters are left out.
+    Names of topics, queues, clients and files are in it. Only the owner can read the file.
+
+    For example:
+      quire doctor
+      quire doctor --url quires://prod:9007 --user operator --config quire.toml
+      quire doctor /var/lib/quire --output report.tar.gz
+
+    Parameters
+    ----------
+    directory
+        Data directory of a server, which may be stopped. Without it, the server of --url is asked.
+    config
+        Configuration file (TOML) to add.
+    output
+        File to write. It must not exist. Default: quire-doctor-TIME.tar.gz.
+    """
+    from quire.cli._doctor import doctor as run
+
+    return run(directory, url, config, output)
+
+
+@app.command
 def reload(*, url: Url = None) -> int:
     """Make a server read its configuration file again, and show which keys have changed.
 
