@@ -76,6 +76,13 @@ impl Select {
         Ok(Select::new(granted.collect::<Result<_, _>>()?, None))
     }
 
+    /// A list that hides every field.
+    pub fn nothing() -> Self {
+        let mut selection = Selection::default();
+        selection.rule(&[], false);
+        Select::new([Granted { selection, excluded: vec![Vec::new()] }].into(), None)
+    }
+
     /// The part that `wanted` selects of what these lists grant.
     #[must_use]
     pub fn of(&self, wanted: Option<&Select>) -> Self {

@@ -4,7 +4,7 @@
 use hashbrown::HashMap;
 use quire_command::subscribe::Family;
 use quire_command::{Code, Command, LinkAction, Selection, Settle, Subject, Subscribe, SubscribeOptions};
-use quire_expression::filter::{Filter, FilterOptions};
+use quire_expression::filter::Filter;
 use quire_expression::topic::TopicSelector;
 use quire_types::Verdict;
 use quire_types::time::Instant;
@@ -118,7 +118,6 @@ impl Context {
 
     fn decide(&mut self, id: SessionId, command: &Command<'_>) -> Result<Grant, Denied> {
         use Right::{Admin, Delete, Monitor, Query, Read, Replay};
-        let options = || self.filter_options(id);
         let session = &self.clients.sessions.all[id];
         let Some(rights) = &session.rights else { return Ok(Grant::default()) };
         let of_resource =
@@ -134,12 +133,12 @@ impl Context {
             | Command::Resume { .. } => Ok(Grant::default()),
             // See `writable`.
             Command::Publish(_) | Command::PublishBatch(_) => Ok(Grant::default()),
-            Command::Subscribe(subscribe) => self.decide_subscribe(id, rights, subscribe, &options()),
+            Command::Subscribe(subscribe) => self.decide_subscribe(id, rights, subscribe),
             Command::Query(query) => {
                 let needed: &[Right] = if query.bookmark.is_some() { &[Query, Replay] } else { &[Query] };
-                rights.grant(needed, query.topic, &options())
+                rights.grant(needed, query.topic)
             }
-            Command::SowDelete(delete) => rights.grant(&[Delete], delete.topic, &options()),
+            Command::SowDelete(delete) => rights.grant(&[Delete], delete.topic),
             Command::Settle(Settle {
                 verdict: Verdict::Expire,
                 messages: Selection::Matching(_),
@@ -176,7 +175,6 @@ impl Context {
         id: SessionId,
         rights: &Rights,
         subscribe: &Subscribe<'_>,
-        options: &FilterOptions,
     ) -> Result<Grant, Denied> {
         use Right::{Query, Read, Replay};
         let topic = subscribe.topic;
@@ -207,7 +205,7 @@ impl Context {
         let has_deletions = subscribe.options.has(SubscribeOptions::DELETIONS);
         let route = self.topics.queue_route(topic).filter(|_| is_of_log);
         let Some(route) = route else {
-            let grant = rights.grant(needed, topic, options)?;
+            let grant = rights.grant(needed, topic)?;
             // A delete names the keys of its records. Whether they were visible is not known.
             if has_deletions && !grant.is_whole() {
                 return Err(Denied { right: Replay, topic: topic.into() });
@@ -217,7 +215,7 @@ impl Context {
         // A bookmark on a queue: topics without the right are left out.
         let own: &[Right] = if has_end { &[] } else { &[Read] };
         let own = rights.grant_name(own, topic, topic)?;
-        Ok(own.and(rights.grant_left_out(&[Replay], &route.selector, options)))
+        Ok(own.and(rights.grant_left_out(&[Replay], &route.selector)))
     }
 
     /// Whether the user of a connection may define a queue with these settings, or drop the one

@@ -167,12 +167,13 @@ impl Context {
         &mut self,
         id: SubscriptionId,
         message_type: Option<MessageType>,
+        topic: &str,
         data: &'a [u8],
         memory: &'a mut Vec<u8>,
     ) -> &'a [u8] {
         let select =
             self.clients.subscriptions.get(id).and_then(|subscription| subscription.wanted.select.as_ref());
-        let Some(select) = select else { return data };
+        let Some(select) = select.and_then(|select| select.of_topic(topic)) else { return data };
         select.apply(message_type, data, &mut self.messages.arena, memory)
     }
 

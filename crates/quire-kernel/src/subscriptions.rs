@@ -302,9 +302,10 @@ impl Context {
         grant.filter(wanted, &options).map_err(|error| Refused::new(Code::BadFilter, error.reason))
     }
 
-    /// The options for the expressions of a command, without the fields that its grant hides.
-    pub fn options_within(&mut self, id: SessionId, grant: &Grant) -> FilterOptions {
-        FilterOptions { hidden: grant.visible_fields(), ..self.filter_options(id) }
+    /// The options for the expressions of a command about a topic, without the fields that its
+    /// grant hides.
+    pub fn options_within(&mut self, id: SessionId, grant: &Grant, topic: &str) -> FilterOptions {
+        FilterOptions { hidden: grant.visible_fields(topic), ..self.filter_options(id) }
     }
 
     /// The options for the filters of a session.

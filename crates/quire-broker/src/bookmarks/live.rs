@@ -106,7 +106,8 @@ impl Bookmarks {
                 self.evaluate_in_replay(cx, subscription, record);
                 continue;
             }
-            let data = cx.select(subscription, Some(context.message_type), record.data, &mut memory);
+            let message_type = Some(context.message_type);
+            let data = cx.select(subscription, message_type, record.topic, record.data, &mut memory);
             let shared = shared.as_ref().filter(|_| std::ptr::eq(data, record.data));
             self.deliver_persisted(cx, subscription, record, &context, data, shared);
         }

@@ -209,7 +209,8 @@ impl QueueService {
             queue: is_named.then_some(definition.name.as_bytes()),
         };
         let outbox = &mut cx.clients.sessions.all[session_id].outbox;
-        let data = match &select {
+        let select = select.as_ref().and_then(|select| select.of_topic(&definition.name));
+        let data = match select {
             Some(select) if !delivery.barrier => {
                 let message_type = MessageType::from_code(record.message_type);
                 select.apply(message_type, record.data, &mut cx.messages.arena, selected)

@@ -121,7 +121,7 @@ impl QueueService {
         }
         let filter = query.filter.map(|text| cx.parse_filter(id, text)).transpose()?;
         let filter = cx.narrow(id, grant, filter)?;
-        let options = cx.options_within(id, grant);
+        let options = cx.options_within(id, grant, query.topic);
         let order = query.order_by.map(|text| Order::parse(text, &options)).transpose();
         let order = order.map_err(|error| bad_order(&error))?;
         let left = query.top_n.map_or(usize::MAX, |count| count as usize);
@@ -148,7 +148,7 @@ impl QueueService {
             waiting: waiting.into(),
             done: 0,
             filter,
-            select: grant.visible_fields(),
+            select: grant.visible_fields(query.topic),
             left,
             now: cx.clock.now.wall,
         };

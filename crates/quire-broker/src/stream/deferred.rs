@@ -6,6 +6,7 @@
 //! `max_client_backlog` like the backlog of a slow connection. A bookmark subscription does not
 //! need this: it falls back to a replay, whose filters are always evaluated on those threads.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -105,7 +106,9 @@ impl PublishStream {
             Decision::Open => subscription.wanted.filter.clone(),
             Decision::Wanted => None,
         };
-        let (session, select) = (subscription.session, subscription.wanted.select.clone());
+        let session = subscription.session;
+        let select = subscription.wanted.select.as_ref();
+        let select = select.and_then(|select| select.of_topic(&kept.message.topic)).map(Cow::into_owned);
         // The subscriptions of a session share the message.
         let is_first = kept.last_session.replace(session) != Some(session);
         let charge = KEPT_OVERHEAD + if is_first { kept.message.size() } else { 0 };

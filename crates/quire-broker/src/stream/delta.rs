@@ -169,5 +169,6 @@ fn selects_of(
     replaced: &Replaced,
 ) -> Option<(Select, Select)> {
     let with_key = delta.select(replaced.table)?.clone();
-    Some((with_key, cx.clients.subscriptions.get(id)?.wanted.select.clone()?))
+    let select = cx.clients.subscriptions.get(id)?.wanted.select.as_ref()?;
+    Some((with_key, select.of_topic(&replaced.message.topic)?.into_owned()))
 }

@@ -90,7 +90,7 @@ impl PublishStream {
                 continue;
             }
             let message_type = Some(context.message_type);
-            let data = cx.select(subscription, message_type, message.data, &mut memory);
+            let data = cx.select(subscription, message_type, context.topic, message.data, &mut memory);
             let shared = shared.as_ref().filter(|_| std::ptr::eq(data, message.data));
             let message = Message { data, ..*message };
             cx.deliver_published(subscription, context, &message, is_queue, shared);
@@ -118,7 +118,8 @@ impl PublishStream {
                 self.defer(cx, subscription, Decision::Wanted, owned);
                 continue;
             }
-            let data = cx.select(subscription, Some(context.message_type), message.data, &mut memory);
+            let message_type = Some(context.message_type);
+            let data = cx.select(subscription, message_type, context.topic, message.data, &mut memory);
             let message = cx.leaving(subscription, context, Message { data, ..*message });
             cx.deliver_published(subscription, context, &message, false, None);
         }

@@ -127,7 +127,8 @@ impl Tables {
             let Some(view) = self.views.get_mut(id) else { continue };
             if let Some(delta) = &mut view.delta {
                 state.delta_count += 1;
-                if let Some(select) = &subscription.wanted.select {
+                let select = subscription.wanted.select.as_ref();
+                if let Some(select) = select.and_then(|select| select.of_topic(name)) {
                     delta.set_select(table, select.with_fields(&state.definition.key_fields));
                 }
             }

@@ -166,7 +166,7 @@ fn deliver(
     let message_type = definition.message_type;
     let context = context_of_row(&definition.name, message_type, row, timestamp);
     let mut memory = Vec::new();
-    let data = cx.select(id, Some(message_type), row.data, &mut memory);
+    let data = cx.select(id, Some(message_type), &definition.name, row.data, &mut memory);
     let message = Message {
         subscription: 0,
         bookmark,

@@ -13,7 +13,7 @@ use super::scan::{QUERIES_PER_SESSION_MAX, Total};
 use super::view::context_of_row;
 use super::{Scan, Tables};
 use crate::context::Context;
-use crate::entitlement::Grant;
+use crate::entitlement::{Grant, TopicSelect};
 use crate::log::Moment;
 use crate::reply::{Refused, bad_option, bad_order};
 use crate::session::SessionId;
@@ -113,7 +113,9 @@ impl Tables {
                 format!("{option}: the pattern matches {} last-value topics; name one of them", tables.len());
             return Err(bad(reason));
         }
-        let options = cx.options_within(id, grant);
+        // Only one topic can have an order.
+        let topic = tables.first().map_or("", |table| &*self.all[table.0 as usize].definition.name);
+        let options = cx.options_within(id, grant, topic);
         let order = wanted.order_by.map(|text| Order::parse(text, &options)).transpose();
         let order = order.map_err(|error| bad_order(&error))?;
         if let Some(table) = tables.iter().find(|table| order.is_some() && !self.has_fields(**table)) {
@@ -317,5 +319,5 @@ pub(super) struct Asker {
     pub command: u32,
     pub acks: Acks,
     pub number: u32,
-    pub select: Option<Select>,
+    pub select: Option<TopicSelect>,
 }

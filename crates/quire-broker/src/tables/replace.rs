@@ -12,8 +12,7 @@
 
 use quire_command::{MessageKind, OofReason};
 use quire_expression::filter::Filter;
-use quire_expression::message_type::{Arena, MessageType};
-use quire_expression::select::Select;
+use quire_expression::message_type::Arena;
 use quire_journal::Timestamp;
 use quire_table::{PageId, Row};
 
@@ -22,6 +21,7 @@ use super::turned_page::PageDifference;
 use super::view::{VIEW_EFFORT_MAX, context_of_row};
 use super::{Scan, TableDefinition, Tables};
 use crate::context::Context;
+use crate::entitlement::TopicSelect;
 use crate::subscription::{KeySet, SubscriptionId};
 use crate::topic::TableId;
 
@@ -45,7 +45,7 @@ pub(super) struct View {
     pub tables: Vec<TableId>,
     pub keys: Option<KeySet>,
     pub filter: Option<Filter>,
-    pub select: Option<Select>,
+    pub select: Option<TopicSelect>,
 }
 
 /// The difference between two views.
@@ -118,7 +118,7 @@ impl ViewDifference {
         }
         match self.former.has(table, definition, row, self.at, arena) {
             None => return RowMessage::TooCostly,
-            Some(true) if !self.changes_part(definition.message_type, row, arena) => {
+            Some(true) if !self.changes_part(definition, row, arena) => {
                 return RowMessage::Nothing;
             }
             Some(_) => (),
@@ -145,25 +145,26 @@ impl ViewDifference {
         }
     }
 
-    fn changes_part(&self, message_type: MessageType, row: &Row<'_>, arena: &mut Arena) -> bool {
-        changes_part(self.former.select.as_ref(), self.new.select.as_ref(), message_type, row, arena)
+    fn changes_part(&self, definition: &TableDefinition, row: &Row<'_>, arena: &mut Arena) -> bool {
+        changes_part(self.former.select.as_ref(), self.new.select.as_ref(), definition, row, arena)
     }
 }
 
 /// Whether two select lists deliver different parts of a record.
 pub(super) fn changes_part(
-    former: Option<&Select>,
-    new: Option<&Select>,
-    message_type: MessageType,
+    former: Option<&TopicSelect>,
+    new: Option<&TopicSelect>,
+    definition: &TableDefinition,
     row: &Row<'_>,
     arena: &mut Arena,
 ) -> bool {
     if former.is_none() && new.is_none() {
         return false;
     }
-    let mut part = |select: Option<&Select>| {
+    let message_type = definition.message_type;
+    let mut part = |select: Option<&TopicSelect>| {
         let mut memory = Vec::new();
-        match select {
+        match select.and_then(|select| select.of_topic(&definition.name)) {
             Some(select) => select.apply(Some(message_type), row.data, arena, &mut memory).to_vec(),
             None => row.data.to_vec(),
         }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use quire_command::{Ack, AckKind, Acks, Code, Message, MessageKind, Reply};
 use quire_expression::message_type::Arena;
-use quire_expression::select::Select;
 use quire_table::{PageId, Polled, Row, ScanId, Shown};
 
 use super::follow::refusal_of;
@@ -15,6 +14,7 @@ use super::turned_page::PageDifference;
 use super::{TableDefinition, TableState, Tables};
 use crate::codec::Encoder;
 use crate::context::Context;
+use crate::entitlement::TopicSelect;
 use crate::replay::CHUNK_SIZE_MAX;
 use crate::reply::Refused;
 use crate::session::SessionId;
@@ -56,7 +56,7 @@ pub(super) struct Scan {
     /// The remaining tables. The first one is in progress.
     pub parts: VecDeque<(TableId, ScanId)>,
     pub total: Total,
-    pub select: Option<Select>,
+    pub select: Option<TopicSelect>,
     pub encoder: Encoder,
     /// The difference between two views of a subscription.
     pub change: Option<Difference>,
@@ -311,6 +311,7 @@ impl Tables {
         let state = &mut all[table.0 as usize];
         let (definition, mut frames) = (&state.definition, Vec::new());
         let (mut selected, mut count) = (Vec::new(), 0);
+        let select = scan.select.as_ref().and_then(|select| select.of_topic(&definition.name));
         let (mut change, mut is_too_costly) = (scan.change.as_mut(), false);
         let polled = state.table.poll(number, EFFORT, &mut |row| {
             let told = match &mut change {
@@ -321,7 +322,7 @@ impl Tables {
                 is_too_costly |= told == RowMessage::TooCostly;
                 return !is_too_costly;
             };
-            let data = match &scan.select {
+            let data = match &select {
                 Some(select) => select.apply(Some(definition.message_type), row.data, arena, &mut selected),
                 None => row.data,
             };

@@ -13,7 +13,7 @@ use super::replace::View;
 use super::scan::drop_held;
 use super::{AskedState, Following, FormerView, RecordsPlan, Scan, Tables};
 use crate::context::Context;
-use crate::entitlement::Grant;
+use crate::entitlement::{Grant, TopicSelect};
 use crate::log::Moment;
 use crate::reply::Refused;
 use crate::session::SessionId;
@@ -203,10 +203,11 @@ impl Tables {
     }
 
     /// The select list of a delta subscription for each topic: with the fields of the key.
-    fn selects(&self, records: &RecordsPlan, select: Option<&Select>) -> Vec<(TableId, Select)> {
+    fn selects(&self, records: &RecordsPlan, select: Option<&TopicSelect>) -> Vec<(TableId, Select)> {
         let select_of = |table: &TableId| {
-            let fields = &self.all[table.0 as usize].definition.key_fields;
-            Some((*table, select?.with_fields(fields)))
+            let definition = &self.all[table.0 as usize].definition;
+            let select = select?.of_topic(&definition.name)?;
+            Some((*table, select.with_fields(&definition.key_fields)))
         };
         records.tables.iter().filter_map(select_of).collect()
     }

@@ -9,13 +9,13 @@ use std::collections::VecDeque;
 
 use quire_command::{MessageKind, OofReason};
 use quire_expression::message_type::Arena;
-use quire_expression::select::Select;
 use quire_table::{PageId, Row, Shown};
 
 use super::replace::{RowMessage, changes_part};
 use super::scan::{Difference, Scan};
 use super::{TableDefinition, Tables};
 use crate::context::Context;
+use crate::entitlement::TopicSelect;
 use crate::subscription::{Gate, ServedBy, SubscriptionId};
 use crate::topic::TableId;
 
@@ -24,7 +24,7 @@ pub(super) struct PageDifference {
     /// The page that ends when the new one has read all records; `None`: it has ended.
     former: Option<(TableId, PageId)>,
     /// The select lists of the former page and of the new page.
-    selects: (Option<Select>, Option<Select>),
+    selects: (Option<TopicSelect>, Option<TopicSelect>),
     /// The remaining parts, one for each scan.
     sought: VecDeque<Sought>,
 }
@@ -38,7 +38,7 @@ enum Sought {
 }
 
 impl PageDifference {
-    pub fn new(former: (TableId, PageId), selects: (Option<Select>, Option<Select>)) -> Self {
+    pub fn new(former: (TableId, PageId), selects: (Option<TopicSelect>, Option<TopicSelect>)) -> Self {
         PageDifference { former: Some(former), selects, sought: VecDeque::new() }
     }
 
@@ -58,7 +58,7 @@ impl PageDifference {
             Some(Sought::Leaving) => MessageKind::Oof(OofReason::Match),
             Some(Sought::Common) => {
                 let (former, new) = &self.selects;
-                if !changes_part(former.as_ref(), new.as_ref(), definition.message_type, row, arena) {
+                if !changes_part(former.as_ref(), new.as_ref(), definition, row, arena) {
                     return RowMessage::Nothing;
                 }
                 MessageKind::Publish

@@ -10,6 +10,7 @@ mod conflating;
 mod connections;
 mod costly_filters;
 mod entitled_messages;
+mod entitled_patterns;
 mod entitling;
 mod failures;
 #[path = "../../../quire-journal/tests/faulty_disk/mod.rs"]

@@ -61,6 +61,7 @@ impl<'a> Evaluation<'a> {
                 matches!(self.value(node).scalar(), Value::Number(number, _) if number.is_nan()).into()
             }
             Node::Guard(guard) => self.guarded(&**guard),
+            Node::Unambiguous => self.is_unambiguous().into(),
             _ => self.value(node).truth(),
         }
     }
@@ -69,6 +70,25 @@ impl<'a> Evaluation<'a> {
     fn guarded(&self, guard: &dyn TopicGuard) -> Truth {
         let Some(filters) = guard.filters_of(self.message.topic) else { return Truth::False };
         filters.iter().fold(Truth::True, |truth, filter| truth.and(filter.truth(self.message, self.arena)))
+    }
+
+    /// Whether the whole message can be read, and has no key twice. All filters of one message
+    /// share the answer.
+    fn is_unambiguous(&self) -> bool {
+        let MessageContext { message_type, data, .. } = *self.message;
+        if let Some(known) = self.arena.is_unambiguous(data) {
+            return known;
+        }
+        if !self.arena.spend(data.len() as u64) {
+            return false;
+        }
+        let checked = message_type.is_unambiguous(data, self.arena);
+        if let Err(reason) = checked {
+            self.message.report(self.arena, reason);
+        }
+        let is_unambiguous = checked == Ok(true);
+        self.arena.note_unambiguous(data, is_unambiguous);
+        is_unambiguous
     }
 
     /// The expression as a value.

@@ -37,6 +37,7 @@ use quire_types::{Bookmark, Headers, Timestamp};
 use crate::message_type::{Arena, FieldId, FieldPlan, Malformed, MessageType, Step, Truth, Value};
 use crate::select::Select;
 use evaluate::Evaluation;
+use node::{Literal, Node};
 use parse::Parsed;
 
 pub use assignments::{ASSIGNMENT_COUNT_MAX, AssignmentError, Assignments, Stage};
@@ -160,17 +161,29 @@ impl Filter {
         Expression::parse(text, options).map(Filter)
     }
 
-    /// A filter that is TRUE when all of these are: the guard, and the texts.
+    /// A filter that is TRUE when all of these are: the guard, and the texts. With
+    /// `is_unambiguous`, it is not TRUE for a message that cannot be read to its end, or that has a
+    /// key twice: readers could understand such a message in different ways.
     ///
     /// # Errors
     /// As [`Filter::parse`], for the first text with a mistake.
     pub fn all(
         guard: Option<Arc<dyn TopicGuard>>,
         texts: &[(&str, &FilterOptions)],
+        is_unambiguous: bool,
         shown: &str,
     ) -> Result<Self, FilterError> {
-        let parsed = parse::parse_all(texts, guard)?;
-        Ok(Filter(Expression(Arc::new(Text { text: shown.into(), parsed, reading: OnceLock::new() }))))
+        Ok(Filter::of(parse::parse_all(texts, guard, is_unambiguous)?, shown))
+    }
+
+    /// A filter that is never TRUE.
+    pub fn never() -> Self {
+        let root = Node::Literal(Literal::Boolean(false));
+        Filter::of(Parsed { root, names: Box::default(), canonical: "FALSE".into() }, "FALSE")
+    }
+
+    fn of(parsed: Parsed, shown: &str) -> Self {
+        Filter(Expression(Arc::new(Text { text: shown.into(), parsed, reading: OnceLock::new() })))
     }
 
     /// The text that it was parsed from. For [`Filter::all`], the text to show.

@@ -42,6 +42,8 @@ pub(super) enum Node {
     ReplacePattern(Box<[Node; 2]>, Box<Pattern>),
     /// Depends on the topic. No text has it.
     Guard(Arc<dyn TopicGuard>),
+    /// The whole message can be read, and has no key twice. No text has it.
+    Unambiguous,
 }
 
 impl Node {
@@ -50,7 +52,7 @@ impl Node {
     pub fn pattern_count(&self) -> usize {
         let all = |nodes: &[Node]| nodes.iter().map(Node::pattern_count).sum::<usize>();
         match self {
-            Node::Literal(_) | Node::Field(_) | Node::Guard(_) => 0,
+            Node::Literal(_) | Node::Field(_) | Node::Guard(_) | Node::Unambiguous => 0,
             Node::And(nodes) | Node::Or(nodes) | Node::Call(_, nodes) => all(nodes),
             Node::Not(node) | Node::IsNull(node) | Node::IsNan(node) | Node::Negate(node) => {
                 node.pattern_count()

@@ -35,18 +35,26 @@ pub(super) fn parse(text: &str, options: &FilterOptions) -> Result<Parsed, Filte
     Ok(parser.parsed(root))
 }
 
-/// Parses texts that are joined with AND, and joins them with a guard. Each text is parsed alone,
-/// so that none of them can change the meaning of another one.
+/// Parses texts that are joined with AND, and joins them with a guard and with the condition that
+/// no key is there twice. Each text is parsed alone, so that none of them can change the meaning of
+/// another one.
 pub(super) fn parse_all<'t>(
     texts: &[(&'t str, &'t FilterOptions)],
     guard: Option<Arc<dyn TopicGuard>>,
+    is_unambiguous: bool,
 ) -> Result<Parsed, FilterError> {
     let (mut nodes, mut canonical) = (Vec::new(), String::new());
     if let Some(guard) = guard {
         canonical.push_str(&format!("\u{1}{} ", guard.number()));
         nodes.push(Node::Guard(guard));
     }
+    if is_unambiguous {
+        canonical.push('\u{3}');
+    }
+    // It costs more than most texts, so it is decided last.
+    let last = is_unambiguous.then_some(Node::Unambiguous);
     let [(first, options), rest @ ..] = texts else {
+        nodes.extend(last);
         return Ok(Parsed {
             root: one_or(nodes, Node::And),
             names: Box::default(),
@@ -60,6 +68,7 @@ pub(super) fn parse_all<'t>(
         parser.restart(text, options)?;
         nodes.push(parser.whole()?);
     }
+    nodes.extend(last);
     Ok(parser.parsed(one_or(nodes, Node::And)))
 }
 

@@ -32,13 +32,15 @@ pub struct Arena {
     bump: Bump,
     effort: Cell<u64>,
     unreadables: Option<Unreadables>,
+    /// Whether a message is unambiguous, since the last reset: its address, its size, the answer.
+    unambiguous: Cell<Option<(usize, usize, bool)>>,
 }
 
 impl Default for Arena {
     fn default() -> Self {
         let bump = Bump::new();
         bump.set_allocation_limit(Some(ARENA_SIZE_MAX));
-        Arena { bump, effort: Cell::new(u64::MAX), unreadables: None }
+        Arena { bump, effort: Cell::new(u64::MAX), unreadables: None, unambiguous: Cell::new(None) }
     }
 }
 
@@ -55,6 +57,7 @@ impl Arena {
 
     /// Removes everything, and keeps a limited part of the memory.
     pub fn reset(&mut self) {
+        self.unambiguous.set(None);
         if self.bump.allocated_bytes() > ARENA_SIZE_KEPT {
             self.bump = Arena::default().bump;
         } else {
@@ -83,6 +86,17 @@ impl Arena {
     /// The rest of the effort that was allowed.
     pub fn effort_left(&self) -> u64 {
         self.effort.get()
+    }
+
+    /// The answer that was noted about this message since the last reset.
+    pub(crate) fn is_unambiguous(&self, data: &[u8]) -> Option<bool> {
+        let (address, size, is_unambiguous) = self.unambiguous.get()?;
+        (address == data.as_ptr().addr() && size == data.len()).then_some(is_unambiguous)
+    }
+
+    /// Notes whether a message is unambiguous. It must not change before the next reset.
+    pub(crate) fn note_unambiguous(&self, data: &[u8], is_unambiguous: bool) {
+        self.unambiguous.set(Some((data.as_ptr().addr(), data.len(), is_unambiguous)));
     }
 
     /// `count` values, all NULL.

@@ -12,6 +12,7 @@
 
 use super::{
     Arena, DOCUMENT_DEPTH_MAX, FieldPlan, Format, Found, Level, Malformed, Number, Value, Visit, push,
+    repeated,
 };
 
 /// Bytes of the smallest document: its size and its end.
@@ -52,6 +53,34 @@ pub(super) fn all_members<'a>(
     visit: Visit<'_, 'a>,
 ) -> Result<(), Malformed> {
     Bytes { data: raw, at: 0 }.document(0, |reader, kind, name| visit(name, reader.read(kind, arena, 1)?))
+}
+
+/// Reads a whole message, and the names of its documents.
+pub(super) fn check_names<'a>(data: &'a [u8], names: &mut repeated::Names<'a>) -> Result<(), Malformed> {
+    let mut reader = Bytes { data, at: 0 };
+    check_document(&mut reader, names, true, 0)?;
+    if reader.at == data.len() { Ok(()) } else { reader.malformed("end of the message") }
+}
+
+/// Recursion is bounded by `DOCUMENT_DEPTH_MAX`. The names in an array are its indexes.
+fn check_document<'a>(
+    reader: &mut Bytes<'a>,
+    names: &mut repeated::Names<'a>,
+    has_names: bool,
+    depth: usize,
+) -> Result<(), Malformed> {
+    let begin = names.begin();
+    reader.document(depth, |reader, kind, name| {
+        if has_names {
+            names.add(begin, name)?;
+        }
+        match kind {
+            0x03 | 0x04 => check_document(reader, names, kind == 0x03, depth + 1),
+            _ => reader.skip(kind, depth + 1),
+        }
+    })?;
+    names.end(begin);
+    Ok(())
 }
 
 pub(super) struct Bytes<'a> {

@@ -15,7 +15,7 @@ use super::selection::Selection;
 use super::special::{BLOCK_SIZE, specials};
 use super::{
     Arena, DOCUMENT_DEPTH_MAX, FieldId, FieldPlan, Format, Found, Level, Malformed, Number, Reading, Value,
-    Visit, push,
+    Visit, push, repeated,
 };
 
 /// Reads a message until every wanted member was found, descending into wanted objects in the same
@@ -193,6 +193,41 @@ impl<'a> Selecting<'_, 'a> {
         }
         is_left
     }
+}
+
+/// Reads a whole message, and the names of its objects.
+pub(super) fn check_names<'a>(data: &'a [u8], names: &mut repeated::Names<'a>) -> Result<(), Malformed> {
+    #[cfg(test)]
+    super::tests::panic_at_bug(data);
+    let mut scanner = Scanner::new(data);
+    scanner.skip_blanks();
+    check_value(&mut scanner, names, 0)?;
+    scanner.end()
+}
+
+/// Recursion is bounded by `DOCUMENT_DEPTH_MAX`.
+fn check_value<'a>(
+    scanner: &mut Scanner<'a>,
+    names: &mut repeated::Names<'a>,
+    depth: usize,
+) -> Result<(), Malformed> {
+    let first = scanner.peek();
+    if !matches!(first, b'{' | b'[') {
+        return scanner.skip_value(depth);
+    }
+    if depth == DOCUMENT_DEPTH_MAX {
+        return Err(Malformed::TooDeep);
+    }
+    if first == b'[' {
+        return scanner.for_each_element(|scanner| check_value(scanner, names, depth + 1));
+    }
+    let begin = names.begin();
+    scanner.for_each_member(|scanner, name| {
+        names.add(begin, name.decoded(names.arena)?)?;
+        check_value(scanner, names, depth + 1)
+    })?;
+    names.end(begin);
+    Ok(())
 }
 
 /// Members of an object that was checked before, inside an array.

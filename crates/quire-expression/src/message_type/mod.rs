@@ -25,6 +25,7 @@ mod msgpack;
 mod nvfix;
 mod occurrences;
 mod plan;
+mod repeated;
 mod selection;
 mod special;
 mod value;
@@ -183,6 +184,24 @@ impl MessageType {
     pub fn check(self, data: &[u8], arena: &mut Arena) -> Result<(), Malformed> {
         arena.reset();
         self.read_whole(data, &FieldPlan::default(), arena).map(drop)
+    }
+
+    /// Reads a message to its end. Returns whether no object in it has a key twice. In formats
+    /// where several values of one name are an array, no key is there twice.
+    ///
+    /// # Errors
+    /// The message is malformed; see [`Malformed`].
+    pub(crate) fn is_unambiguous(self, data: &[u8], arena: &Arena) -> Result<bool, Malformed> {
+        let mut names = repeated::Names::new(arena);
+        match self {
+            MessageType::Json => json::check_names(data, &mut names)?,
+            MessageType::Msgpack => msgpack::check_names(data, &mut names)?,
+            MessageType::Bson => bson::check_names(data, &mut names)?,
+            MessageType::Binary | MessageType::Nvfix | MessageType::Fix | MessageType::Xml => {
+                self.read_with(data, &FieldPlan::default(), arena, true)?;
+            }
+        }
+        Ok(!names.is_any_repeated())
     }
 
     /// As [`MessageType::read`], for work that is contained as a whole.

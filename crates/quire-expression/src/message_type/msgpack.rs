@@ -9,7 +9,7 @@ use super::plan::Names;
 use super::selection::Selection;
 use super::{
     Arena, DOCUMENT_DEPTH_MAX, FieldId, FieldPlan, Format, Found, Level, Malformed, Number, Value, Visit,
-    push,
+    push, repeated,
 };
 
 const EMPTY_MAP: u8 = 0x80;
@@ -64,6 +64,37 @@ pub(super) fn all_members<'a>(
             visit(name, value)?;
         }
     }
+    Ok(())
+}
+
+/// Reads a whole message, and the names of its maps.
+pub(super) fn check_names<'a>(data: &'a [u8], names: &mut repeated::Names<'a>) -> Result<(), Malformed> {
+    let mut reader = Bytes { data, at: 0 };
+    check_value(&mut reader, names, 0)?;
+    if reader.at == data.len() { Ok(()) } else { reader.malformed("end of the message") }
+}
+
+/// Recursion is bounded by `DOCUMENT_DEPTH_MAX`.
+fn check_value<'a>(
+    reader: &mut Bytes<'a>,
+    names: &mut repeated::Names<'a>,
+    depth: usize,
+) -> Result<(), Malformed> {
+    let head = reader.head()?;
+    let (Head::Map(count) | Head::Array(count)) = head else { return reader.skip_rest(head, depth) };
+    if depth == DOCUMENT_DEPTH_MAX {
+        return Err(Malformed::TooDeep);
+    }
+    let begin = names.begin();
+    for _ in 0..count {
+        if let Head::Map(_) = head
+            && let Some(name) = name_of(reader.read(names.arena, depth + 1)?, names.arena)
+        {
+            names.add(begin, name)?;
+        }
+        check_value(reader, names, depth + 1)?;
+    }
+    names.end(begin);
     Ok(())
 }
 

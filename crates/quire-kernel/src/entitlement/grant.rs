@@ -1,53 +1,62 @@
 //! The part of the messages that a command may see or change.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::borrow::Cow;
+use std::sync::Arc;
 
-use hashbrown::HashMap;
-use rustc_hash::FxBuildHasher;
-
-use super::entry::{Entry, EntrySettings, Right};
-use super::rights::decide;
+use super::entry::{EntrySettings, Right};
+use super::guard::{FilterByTopic, Guard, SelectByTopic};
 use quire_expression::filter::{Filter, FilterError, FilterOptions, TopicGuard};
+use quire_expression::message_type::Step;
 use quire_expression::select::Select;
-
-/// A filter that every readable message matches. It leaves out messages that cannot be read.
-const IS_READABLE: &str = "(/x IS NULL OR /x IS NOT NULL)";
-
-/// The most topics whose decisions a guard keeps. At the limit, all of them are decided again.
-const DECIDED_MAX: usize = 4_096;
 
 /// The messages and fields that the rights of a user leave to one command. The default leaves all.
 #[derive(Clone, Debug, Default)]
 pub struct Grant {
-    /// Of a pattern: the filters depend on the topic.
+    /// Of a pattern: the filters and the select lists depend on the topic.
     guard: Option<Arc<Guard>>,
-    /// Filters of entries. All of them must match.
+    /// The limits of the entries that decide about every topic of the command.
+    entries: Limits,
+}
+
+/// The filters and the select lists of entries.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Limits {
+    /// All of them must match.
     filters: Vec<Box<str>>,
-    /// Select lists of entries. A field must be in all of them.
+    /// A field must be in all of them.
     selects: Vec<Box<str>>,
 }
 
 /// A command without limits.
-static WHOLE: Grant = Grant { guard: None, filters: Vec::new(), selects: Vec::new() };
+static WHOLE: Grant = Grant { guard: None, entries: Limits { filters: Vec::new(), selects: Vec::new() } };
 
-impl PartialEq for Grant {
-    fn eq(&self, other: &Self) -> bool {
-        let number = |grant: &Grant| grant.guard.as_ref().map(|guard| guard.number);
-        number(self) == number(other) && self.filters == other.filters && self.selects == other.selects
+/// The part of each message that a command wants, and may have. An idle subscription has a pointer
+/// to it, or none. Clones share it.
+#[derive(Clone, Debug)]
+pub struct TopicSelect(Arc<Selects>);
+
+#[derive(Debug)]
+enum Selects {
+    /// The same for every topic.
+    Same(Select),
+    /// A command with a pattern. Its entries have select lists.
+    ByTopic(SelectByTopic),
+}
+
+impl TopicSelect {
+    /// The part of the messages of a topic; `None`: they are delivered whole.
+    #[inline]
+    pub fn of_topic(&self, topic: &str) -> Option<Cow<'_, Select>> {
+        match &*self.0 {
+            Selects::Same(select) => Some(Cow::Borrowed(select)),
+            Selects::ByTopic(by_topic) => by_topic.of_topic(topic).map(Cow::Owned),
+        }
     }
 }
 
-impl Eq for Grant {}
-
-impl Grant {
-    /// The grant of a command that may see and change everything.
-    pub fn whole() -> &'static Self {
-        &WHOLE
-    }
-
-    /// A command that needs an entry of this kind, in addition to earlier ones.
-    pub(super) fn add(&mut self, settings: &EntrySettings, right: Right) {
+impl Limits {
+    /// The limits of an entry that allows a right.
+    pub fn add(&mut self, settings: &EntrySettings, right: Right) {
         if let Some(filter) = &settings.filter
             && !self.filters.iter().any(|known| **known == **filter)
         {
@@ -60,44 +69,17 @@ impl Grant {
         }
     }
 
-    pub(super) fn guarded(guard: Guard) -> Self {
-        let selects = guard.select.iter().cloned().collect();
-        Grant { guard: Some(Arc::new(guard)), filters: Vec::new(), selects }
-    }
-
-    /// Both grants must allow a message.
+    /// Both limits hold.
     #[must_use]
-    pub fn and(mut self, other: Grant) -> Self {
-        self.guard = self.guard.or(other.guard);
-        self.filters.extend(other.filters);
-        self.selects.extend(other.selects);
-        self
+    pub fn and(&self, other: &Limits) -> Limits {
+        let mut both = self.clone();
+        both.filters.extend_from_slice(&other.filters);
+        both.selects.extend_from_slice(&other.selects);
+        both
     }
 
-    /// Whether the command may see or change every message, with all fields.
-    pub fn is_whole(&self) -> bool {
-        self.guard.is_none() && self.filters.is_empty() && self.selects.is_empty()
-    }
-
-    /// Whether any message of the topic may be seen or changed.
-    pub fn includes(&self, topic: &str) -> bool {
-        self.guard.as_ref().is_none_or(|guard| guard.filters_of(topic).is_some())
-    }
-
-    /// The grant for one topic of a pattern. `None`: the topic is hidden.
-    pub fn of_topic(&self, topic: &str) -> Option<Grant> {
-        match &self.guard {
-            None => Some(self.clone()),
-            Some(guard) => guard.grant_of(topic),
-        }
-    }
-
-    /// The select list of a command: the wanted part of the visible fields.
-    pub fn select(&self, wanted: Option<Select>) -> Option<Select> {
-        match self.visible_fields() {
-            Some(granted) => Some(granted.of(wanted.as_ref())),
-            None => wanted,
-        }
+    fn is_none(&self) -> bool {
+        self.filters.is_empty() && self.selects.is_empty()
     }
 
     /// The select list that hides fields; `None`: no field is hidden.
@@ -105,9 +87,108 @@ impl Grant {
         if self.selects.is_empty() {
             return None;
         }
-        // The lists were checked with the configuration. An empty one hides everything.
+        // The lists were checked with the configuration.
         let parsed = Select::granted(self.selects.iter().map(AsRef::as_ref));
-        Some(parsed.unwrap_or_else(|_| Select::granted(["-/"]).expect("`-/` is a select list")))
+        Some(parsed.unwrap_or_else(|_| Select::nothing()))
+    }
+
+    /// The wanted part of the visible fields.
+    pub fn select(&self, wanted: Option<&Select>) -> Option<Select> {
+        match self.visible_fields() {
+            Some(granted) => Some(granted.of(wanted)),
+            None => wanted.cloned(),
+        }
+    }
+
+    /// The wanted messages among the visible ones.
+    pub fn filter(
+        &self,
+        guard: Option<Arc<dyn TopicGuard>>,
+        wanted: Option<&Filter>,
+        options: &FilterOptions,
+    ) -> Result<Option<Filter>, FilterError> {
+        if self.is_none() && guard.is_none() {
+            return Ok(wanted.cloned());
+        }
+        let own = FilterOptions { hidden: self.visible_fields(), ..options.clone() };
+        let mut texts: Vec<(&str, &FilterOptions)> =
+            self.filters.iter().map(|text| (&**text, options)).collect();
+        let shown = wanted.map_or("", Filter::text);
+        if wanted.is_some() {
+            texts.push((shown, &own));
+        }
+        Filter::all(guard, &texts, !self.is_none(), shown).map(Some)
+    }
+}
+
+impl Grant {
+    /// The grant of a command that may see and change everything.
+    pub fn whole() -> &'static Self {
+        &WHOLE
+    }
+
+    /// A command that needs an entry of this kind, in addition to earlier ones.
+    pub(super) fn add(&mut self, settings: &EntrySettings, right: Right) {
+        self.entries.add(settings, right);
+    }
+
+    pub(super) fn guarded(guard: Guard) -> Self {
+        Grant { guard: Some(Arc::new(guard)), entries: Limits::default() }
+    }
+
+    /// Both grants must allow a message.
+    #[must_use]
+    pub fn and(self, other: Grant) -> Self {
+        Grant { guard: self.guard.or(other.guard), entries: self.entries.and(&other.entries) }
+    }
+
+    /// Whether the command may see or change every message, with all fields.
+    pub fn is_whole(&self) -> bool {
+        self.guard.is_none() && self.entries.is_none()
+    }
+
+    /// Whether any message of the topic may be seen or changed.
+    pub fn includes(&self, topic: &str) -> bool {
+        self.guard.as_ref().is_none_or(|guard| guard.decide(topic).is_some())
+    }
+
+    /// The grant for one topic of a pattern. `None`: the topic is hidden.
+    pub fn of_topic(&self, topic: &str) -> Option<Grant> {
+        let Some(guard) = &self.guard else { return Some(self.clone()) };
+        let decided = guard.decide(topic)?;
+        Some(Grant { guard: None, entries: decided.limits.and(&self.entries) })
+    }
+
+    /// The select list of a command: the wanted part of the visible fields.
+    pub fn select(&self, wanted: Option<Select>) -> Option<TopicSelect> {
+        match self.selecting_guard() {
+            Some(guard) => {
+                let by_topic = SelectByTopic::new(guard.clone(), self.entries.clone(), wanted);
+                Some(TopicSelect(Arc::new(Selects::ByTopic(by_topic))))
+            }
+            None => self
+                .entries
+                .select(wanted.as_ref())
+                .map(|select| TopicSelect(Arc::new(Selects::Same(select)))),
+        }
+    }
+
+    /// The fields of the messages of one topic that are visible; `None`: all.
+    pub fn visible_fields(&self, topic: &str) -> Option<Select> {
+        match self.of_topic(topic) {
+            Some(grant) => grant.entries.visible_fields(),
+            None => Some(Select::nothing()),
+        }
+    }
+
+    /// Whether a field, or a part of it, is hidden on any topic.
+    pub fn hides(&self, field: &[Step]) -> bool {
+        let is_hidden = |visible: Option<Select>| visible.is_some_and(|visible| visible.hides(field));
+        is_hidden(self.entries.visible_fields())
+            || self
+                .guard
+                .as_ref()
+                .is_some_and(|guard| guard.limits().any(|of| is_hidden(of.visible_fields())))
     }
 
     /// The filter of a command: the wanted messages among the visible ones. `options` are those of
@@ -123,98 +204,31 @@ impl Grant {
         if self.is_whole() {
             return Ok(wanted);
         }
-        let own = FilterOptions { hidden: self.visible_fields(), ..options.clone() };
-        let mut texts: Vec<(&str, &FilterOptions)> =
-            self.filters.iter().map(|text| (&**text, options)).collect();
-        if !self.selects.is_empty() {
-            texts.push((IS_READABLE, options));
+        let options = FilterOptions { hidden: None, ..options.clone() };
+        if let Some(guard) = self.selecting_guard() {
+            // The fields that the wanted filter sees depend on the topic.
+            let shown = wanted.as_ref().map_or("", Filter::text).to_owned();
+            let by_topic = FilterByTopic::new(guard.clone(), self.entries.clone(), wanted, options);
+            return Filter::all(Some(Arc::new(by_topic)), &[], false, &shown).map(Some);
         }
-        let shown = wanted.as_ref().map_or("", Filter::text);
-        if wanted.is_some() {
-            texts.push((shown, &own));
-        }
-        let guard = self.guard.clone().map(|guard| guard as Arc<dyn TopicGuard>);
-        Filter::all(guard, &texts, shown).map(Some)
+        let guard = self.guard.clone().map(|guard| -> Arc<dyn TopicGuard> {
+            Arc::new(FilterByTopic::new(guard, Limits::default(), None, options.clone()))
+        });
+        // An index finds the conditions of a filter that is outside of the guard.
+        self.entries.filter(guard, wanted.as_ref(), &options)
+    }
+
+    /// The guard, when its entries have select lists.
+    fn selecting_guard(&self) -> Option<&Arc<Guard>> {
+        self.guard.as_ref().filter(|guard| guard.limits().any(|of| !of.selects.is_empty()))
     }
 
     /// The filter of the visible messages; `None`: all messages are visible.
     pub fn visible(&self, options: &FilterOptions) -> Option<Filter> {
-        // Without a filter of the command, all texts were checked with the configuration.
-        self.filter(None, options).unwrap_or_else(|_| Filter::parse("1 = 0", options).ok())
-    }
-}
-
-/// The decisions about the topics of a pattern.
-#[derive(Debug)]
-pub(super) struct Guard {
-    number: u64,
-    entries: Arc<[Arc<Entry>]>,
-    rights: Box<[Right]>,
-    /// The options for the filters of entries.
-    options: FilterOptions,
-    /// The select list of every topic that is visible. A topic with another one is hidden, because
-    /// a subscription has one select list.
-    select: Option<Box<str>>,
-    decided: Mutex<Decisions>,
-}
-
-/// The filters of each topic; `None`: the topic is hidden.
-type Decisions = HashMap<Box<str>, Option<Arc<[Filter]>>, FxBuildHasher>;
-
-impl Guard {
-    pub(super) fn new(entries: &Arc<[Arc<Entry>]>, rights: &[Right], options: &FilterOptions) -> Self {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        let allowing = |entry: &&Arc<Entry>| {
-            rights.iter().any(|right| right.is_of_reading() && entry.verdict(*right) == Some(true))
-        };
-        let mut selects = entries.iter().filter(allowing).map(|entry| entry.settings.select.as_deref());
-        let first = selects.next().flatten();
-        Guard {
-            number: LAST.fetch_add(1, Ordering::Relaxed) + 1,
-            entries: entries.clone(),
-            rights: rights.into(),
-            options: FilterOptions { hidden: None, ..options.clone() },
-            select: first.filter(|_| selects.all(|select| select == first)).map(Into::into),
-            decided: Mutex::default(),
+        match self.filter(None, options) {
+            Ok(filter) => filter,
+            // Each filter was checked with the configuration, but not all of them together.
+            Err(_) => Some(Filter::never()),
         }
-    }
-
-    /// The grant for one topic; `None`: the topic is hidden.
-    fn grant_of(&self, topic: &str) -> Option<Grant> {
-        let mut grant = Grant::default();
-        for right in &self.rights {
-            let entry = decide(&self.entries, *right, topic);
-            let entry = entry.filter(|entry| entry.verdict(*right) == Some(true))?;
-            let select = entry.settings.select.as_deref();
-            if right.is_of_reading() && select != self.select.as_deref() {
-                return None;
-            }
-            grant.add(&entry.settings, *right);
-        }
-        Some(grant)
-    }
-
-    fn decide(&self, topic: &str) -> Option<Arc<[Filter]>> {
-        let grant = self.grant_of(topic)?;
-        Some(grant.visible(&self.options).into_iter().collect())
-    }
-}
-
-impl TopicGuard for Guard {
-    fn number(&self) -> u64 {
-        self.number
-    }
-
-    fn filters_of(&self, topic: &str) -> Option<Arc<[Filter]>> {
-        if let Some(decided) = self.decided.lock().unwrap_or_else(PoisonError::into_inner).get(topic) {
-            return decided.clone();
-        }
-        let filters = self.decide(topic);
-        let mut decided = self.decided.lock().unwrap_or_else(PoisonError::into_inner);
-        if decided.len() >= DECIDED_MAX {
-            decided.clear();
-        }
-        decided.insert(topic.into(), filters.clone());
-        filters
     }
 }

@@ -8,16 +8,18 @@
 //! - `entry`: an entry as it is configured, checked and compiled.
 //! - `rights`: the entries of one user, and the decision about a request.
 //! - `grant`: the part of the messages that a command may see or change.
+//! - `guard`: the decisions about the topics of a pattern.
 //! - `explain`: the decision entry by entry, for a person.
 
 mod entry;
 mod explain;
 mod grant;
+mod guard;
 mod rights;
 #[cfg(test)]
 mod tests;
 
 pub use entry::{Entitlements, EntrySettings, Resource, Right};
 pub use explain::{Explanation, Step};
-pub use grant::Grant;
+pub use grant::{Grant, TopicSelect};
 pub use rights::{ANONYMOUS, Denied, Rights};

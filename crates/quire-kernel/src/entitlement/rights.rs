@@ -6,7 +6,8 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::entry::{Entitlements, Entry, Right};
-use super::grant::{Grant, Guard};
+use super::grant::Grant;
+use super::guard::Guard;
 use crate::reply::Refused;
 use quire_command::Code;
 use quire_expression::filter::{Filter, FilterOptions};
@@ -103,9 +104,9 @@ impl Rights {
     ///
     /// # Errors
     /// The first of the rights that is missing.
-    pub fn grant(&self, rights: &[Right], written: &str, options: &FilterOptions) -> Result<Grant, Denied> {
+    pub fn grant(&self, rights: &[Right], written: &str) -> Result<Grant, Denied> {
         match TopicSelector::new(written) {
-            Ok(TopicSelector::Pattern(_)) => self.grant_pattern(rights, written, options),
+            Ok(TopicSelector::Pattern(_)) => self.grant_pattern(rights, written),
             // A text that is neither a name nor a pattern is refused later.
             Ok(TopicSelector::Name(_)) | Err(_) => self.grant_name(rights, written, written),
         }
@@ -128,25 +129,15 @@ impl Rights {
 
     /// The grant for the topics of a selector on which the rights hold. The other topics are left
     /// out.
-    pub fn grant_left_out(
-        &self,
-        rights: &[Right],
-        selector: &TopicSelector,
-        options: &FilterOptions,
-    ) -> Grant {
+    pub fn grant_left_out(&self, rights: &[Right], selector: &TopicSelector) -> Grant {
         let granted = match selector {
             TopicSelector::Name(name) => self.grant_name(rights, name, name).ok(),
-            TopicSelector::Pattern(pattern) => self.grant_pattern(rights, pattern.text(), options).ok(),
+            TopicSelector::Pattern(pattern) => self.grant_pattern(rights, pattern.text()).ok(),
         };
-        granted.unwrap_or_else(|| Grant::guarded(Guard::new(&self.entries, rights, options)))
+        granted.unwrap_or_else(|| Grant::guarded(Guard::new(&self.entries, rights)))
     }
 
-    fn grant_pattern(
-        &self,
-        rights: &[Right],
-        written: &str,
-        options: &FilterOptions,
-    ) -> Result<Grant, Denied> {
+    fn grant_pattern(&self, rights: &[Right], written: &str) -> Result<Grant, Denied> {
         let is_allowed = |right: &Right| self.entries.iter().any(|entry| entry.verdict(*right) == Some(true));
         if let Some(right) = rights.iter().find(|right| !is_allowed(right)) {
             return Err(Denied { right: *right, topic: written.into() });
@@ -157,7 +148,7 @@ impl Rights {
             let mut deciding = self.entries.iter().filter(|entry| entry.verdict(*right).is_some());
             match deciding.next().filter(|entry| entry.covers_pattern(written)) {
                 Some(entry) if entry.verdict(*right) == Some(true) => grant.add(&entry.settings, *right),
-                _ => return Ok(Grant::guarded(Guard::new(&self.entries, rights, options))),
+                _ => return Ok(Grant::guarded(Guard::new(&self.entries, rights))),
             }
         }
         Ok(grant)

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use quire_expression::filter::{Filter, FilterOptions, MessageContext};
-use quire_expression::message_type::MessageType;
+use quire_expression::message_type::{Arena, MessageType};
+use quire_expression::select::Select;
 use quire_expression::topic::{TopicPattern, TopicSelector};
 use quire_types::{Headers, Timestamp};
 
@@ -64,28 +65,36 @@ fn entry() -> impl Strategy<Value = EntrySettings> {
     let topics = prop::sample::subsequence(PATTERNS.to_vec(), 1..3);
     let rights = prop::collection::vec(0..3_u8, Right::ALL.len());
     let filter = prop::option::of(prop::sample::select(vec!["/a = 1", "/a = 2", "/b = 1"]));
-    (users, groups, topics, rights, filter).prop_map(|(user, group, topic, rights, filter)| {
-        let of = |kind: u8| -> Vec<Right> {
-            Right::ALL.into_iter().zip(&rights).filter(|(_, k)| **k == kind).map(|(right, _)| right).collect()
-        };
-        let texts = |all: Vec<&str>| all.into_iter().map(str::to_owned).collect();
-        let mut allow = of(1);
-        if filter.is_some() {
-            allow.retain(|right| *right != Right::Replicate);
-            allow.extend((!allow.contains(&Right::Read)).then_some(Right::Read));
-        }
-        let deny: Vec<Right> = of(2).into_iter().filter(|right| !allow.contains(right)).collect();
-        let allow = if allow.is_empty() && deny.is_empty() { vec![Right::Read] } else { allow };
-        EntrySettings {
-            user: texts(user),
-            group: texts(group),
-            topic: texts(topic),
-            allow,
-            deny,
-            filter: filter.map(str::to_owned),
-            select: None,
-        }
-    })
+    let select = prop::option::of(prop::sample::select(vec!["-/a", "-/b"]));
+    (users, groups, topics, rights, filter, select).prop_map(
+        |(user, group, topic, rights, filter, select)| {
+            let of = |kind: u8| -> Vec<Right> {
+                Right::ALL
+                    .into_iter()
+                    .zip(&rights)
+                    .filter(|(_, k)| **k == kind)
+                    .map(|(right, _)| right)
+                    .collect()
+            };
+            let texts = |all: Vec<&str>| all.into_iter().map(str::to_owned).collect();
+            let mut allow = of(1);
+            if filter.is_some() || select.is_some() {
+                allow.retain(|right| *right != Right::Replicate);
+                allow.extend((!allow.contains(&Right::Read)).then_some(Right::Read));
+            }
+            let deny: Vec<Right> = of(2).into_iter().filter(|right| !allow.contains(right)).collect();
+            let allow = if allow.is_empty() && deny.is_empty() { vec![Right::Read] } else { allow };
+            EntrySettings {
+                user: texts(user),
+                group: texts(group),
+                topic: texts(topic),
+                allow,
+                deny,
+                filter: filter.map(str::to_owned),
+                select: select.map(str::to_owned),
+            }
+        },
+    )
 }
 
 fn compiled(entries: &[EntrySettings]) -> Arc<Entitlements> {
@@ -136,35 +145,67 @@ proptest! {
         }
     }
 
-    /// Of a pattern, and of each topic by name: the same messages are visible.
+    /// Of a pattern, and of each topic by name: the same messages are visible, with the same
+    /// fields, and the filter of the client sees these fields.
     #[test]
     fn a_pattern_shows_what_its_topics_show(
         entries in prop::collection::vec(entry(), 1..6),
         needed in prop::sample::select(vec![vec![Right::Read], vec![Right::Read, Right::Query], vec![Right::Replay]]),
         pattern in prop::sample::select(vec!["^", "^orders", "^o|^t"]),
-        own in prop::option::of(prop::sample::select(vec!["/b = 1", "/a = 1 OR 1 = 1"])),
+        own in prop::option::of(prop::sample::select(vec!["/b = 1", "/a = 1 OR 1 = 1", "/a IS NULL"])),
+        wanted_fields in prop::option::of(prop::sample::select(vec!["-/,+/a", "-/c"])),
     ) {
         let (user, groups, options) = ("anna", vec!["desk".into()], FilterOptions::default());
         let rights = compiled(&entries).of_user(user, &groups);
-        let of_pattern = rights.grant(&needed, pattern, &options);
+        let of_pattern = rights.grant(&needed, pattern);
         let own = own.map(|text| Filter::parse(text, &options).unwrap());
         let selector = TopicSelector::new(pattern).unwrap();
         for topic in ["orders", "orders/eu", "trades"].into_iter().filter(|topic| selector.matches(topic)) {
-            let by_name = rights.grant(&needed, topic, &options);
-            for data in [r#"{"a":1,"b":1}"#, r#"{"a":2,"b":1}"#, r#"{"a":2,"b":2}"#, "{"] {
+            let by_name = rights.grant(&needed, topic);
+            let deciding: Option<Vec<&EntrySettings>> = needed.iter().map(|right| {
+                let (allowed, number) = model(&entries, user, &groups, *right, topic);
+                number.filter(|_| allowed).map(|number| &entries[number - 1])
+            }).collect();
+            let selects = deciding.iter().flatten().filter_map(|entry| entry.select.as_deref());
+            let hidden = Some(Select::granted(selects).unwrap());
+            let seeing = FilterOptions { hidden: hidden.clone(), ..options.clone() };
+            let own_seeing = own.as_ref().map(|own| Filter::parse(own.text(), &seeing).unwrap());
+            for data in [
+                r#"{"a":1,"b":1}"#, r#"{"a":2,"b":1}"#, r#"{"a":2,"b":2,"c":3}"#, r#"{"c":1}"#, "{",
+                r#"{"a":1,"b":1,"b":1}"#, r#"{"a":1,"b":1,"c":{"d":1,"d":1}}"#,
+            ] {
                 let message = message(topic, data.as_bytes());
                 let shows = |grant: &Grant| {
                     let filter = grant.filter(own.clone(), &options).unwrap();
                     grant.includes(topic) && filter.is_none_or(|filter| filter.matches(&message))
                 };
-                let wanted = own.as_ref().is_none_or(|filter| filter.matches(&message));
-                let expected = wanted && needed.iter().all(|right| {
-                    let (allowed, number) = model(&entries, user, &groups, *right, topic);
-                    let filter = number.and_then(|number| entries[number - 1].filter.as_deref());
-                    allowed && filter.is_none_or(|text| Filter::parse(text, &options).unwrap().matches(&message))
-                });
+                let wanted = own_seeing.as_ref().is_none_or(|filter| filter.matches(&message));
+                let is_sound = data.ends_with('}') && !data.contains(r#""b":1,"b""#) && !data.contains(r#""d":1,"d""#);
+                let expected = wanted && deciding.as_ref().is_some_and(|entries| entries.iter().all(|entry| {
+                    let filter = entry.filter.as_deref();
+                    let is_limited = filter.is_some() || entry.select.is_some();
+                    (is_sound || !is_limited)
+                        && filter.is_none_or(|text| Filter::parse(text, &options).unwrap().matches(&message))
+                }));
                 prop_assert_eq!(by_name.as_ref().is_ok_and(shows), expected, "{} {}", topic, data);
                 prop_assert_eq!(of_pattern.as_ref().is_ok_and(shows), expected, "{} {} {}", pattern, topic, data);
+                let wanted_fields = wanted_fields.map(|text| Select::parse(text).unwrap());
+                let part = |select: Option<&Select>| {
+                    let mut part = Vec::new();
+                    let (json, mut arena) = (Some(MessageType::Json), Arena::default());
+                    select.map_or(data.as_bytes(), |select| {
+                        select.apply(json, data.as_bytes(), &mut arena, &mut part)
+                    }).to_vec()
+                };
+                let shown = |grant: &Grant| {
+                    let select = grant.select(wanted_fields.clone());
+                    part(select.as_ref().and_then(|select| select.of_topic(topic)).as_deref())
+                };
+                if expected {
+                    let expected = part(hidden.as_ref().map(|hidden| hidden.of(wanted_fields.as_ref())).as_ref());
+                    prop_assert_eq!(shown(by_name.as_ref().unwrap()), expected.clone());
+                    prop_assert_eq!(shown(of_pattern.as_ref().unwrap()), expected);
+                }
             }
         }
     }
@@ -180,7 +221,7 @@ fn a_filter_of_a_client_cannot_leave_that_of_its_entry() {
     }];
     let rights = compiled(&entries).of_user("anna", &[]);
     let options = FilterOptions::default();
-    let grant = rights.grant(&[Right::Read], "orders", &options).unwrap();
+    let grant = rights.grant(&[Right::Read], "orders").unwrap();
     for text in ["1 = 1", "/a = 2 OR 1 = 1", "NOT (1 = 2)"] {
         let own = Filter::parse(text, &options).unwrap();
         let filter = grant.filter(Some(own), &options).unwrap().unwrap();
@@ -189,8 +230,31 @@ fn a_filter_of_a_client_cannot_leave_that_of_its_entry() {
         assert_eq!(filter.text(), text, "the filter of the entry is shown to nobody");
     }
     for text in ["1 = 1) OR (1 = 1", "1 = 1 -- ", "'"] {
-        assert!(Filter::all(None, &[("/a = 1", &options), (text, &options)], "").is_err(), "{text}");
+        assert!(Filter::all(None, &[("/a = 1", &options), (text, &options)], false, "").is_err(), "{text}");
     }
+}
+
+/// Both filters were checked with the configuration, but together they have too many patterns.
+#[test]
+fn filters_that_are_too_large_together_show_nothing() {
+    let patterns = |field: &str| {
+        (0..300).map(|number| format!("/{field} LIKE 'x{number}'")).collect::<Vec<_>>().join(" OR ")
+    };
+    let of = |right: Right, filter: String| EntrySettings {
+        topic: vec!["^orders".to_owned()],
+        allow: vec![right],
+        filter: Some(filter),
+        ..EntrySettings::default()
+    };
+    let entries = [of(Right::Read, patterns("a")), of(Right::Replay, patterns("b"))];
+    let (rights, options) = (compiled(&entries).of_user("anna", &[]), FilterOptions::default());
+    for topic in ["orders", "^orders/"] {
+        let grant = rights.grant(&[Right::Read, Right::Replay], topic).unwrap();
+        let visible = grant.visible(&options).expect("a filter");
+        assert!(!visible.matches(&message("orders", br#"{"a":"x1","b":"x1"}"#)), "{topic}");
+    }
+    let one = rights.grant(&[Right::Read], "orders").unwrap().visible(&options).unwrap();
+    assert!(one.matches(&message("orders", br#"{"a":"x1"}"#)));
 }
 
 type Change = fn(&mut EntrySettings);

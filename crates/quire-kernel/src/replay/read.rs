@@ -258,7 +258,8 @@ impl<'a> Matcher<'a> {
 
     /// The part of a record that a member wants.
     fn select<'r>(&'r mut self, member: usize, record: &Record<'r>) -> &'r [u8] {
-        match &self.members[member].wanted.select {
+        let select = self.members[member].wanted.select.as_ref();
+        match select.and_then(|select| select.of_topic(record.topic)) {
             None => record.data,
             Some(select) => {
                 let message_type = MessageType::from_code(record.message_type);

@@ -12,10 +12,10 @@ pub use range::{End, Range};
 
 pub use crate::ids::SubscriptionId;
 use quire_command::subscribe::Family;
-use quire_expression::select::Select;
 use quire_journal::{Position, Timestamp};
 
 use crate::codec::Encoder;
+use crate::entitlement::TopicSelect;
 use crate::session::SessionId;
 use hashbrown::HashSet;
 use quire_expression::filter::{Filter, MessageContext};
@@ -50,7 +50,7 @@ pub struct Interest {
     /// The messages that its user may see, which `filter` includes; `None` = all.
     pub visible: Option<Filter>,
     /// The part of each message that is wanted; `None` = the whole.
-    pub select: Option<Select>,
+    pub select: Option<TopicSelect>,
     /// Few subscriptions have bounds.
     pub bounds: Option<Arc<Bounds>>,
 }

@@ -7,7 +7,7 @@ use quire_journal::Position;
 
 use crate::bookmarks::{Bookmarks, LogPlan};
 use crate::context::Context;
-use crate::entitlement::Grant;
+use crate::entitlement::{Grant, TopicSelect};
 use crate::queues::QueueService;
 use crate::reply::{Refused, bad_option, unknown_subscription};
 use crate::session::SessionId;
@@ -38,7 +38,7 @@ pub(super) struct Plan {
     /// How it is served from the log; `None`: it is not served from the log.
     pub(super) log: Option<LogPlan>,
     pub(super) conflation: Option<Conflation>,
-    pub(super) select: Option<Select>,
+    pub(super) select: Option<TopicSelect>,
     /// The records of last-value topics that it has in view.
     pub(super) view: Option<ViewPlan>,
     /// The end of the log when the command arrived.
@@ -243,10 +243,8 @@ fn find_replaced(
 
 /// Refuses a key that the grant hides: which messages have equal keys would tell about them.
 fn check_conflation_key(subscribe: &Subscribe<'_>, grant: &Grant) -> Result<(), Refused> {
-    let (Some(key), Some(visible)) = (subscribe.conflation_key, grant.visible_fields()) else {
-        return Ok(());
-    };
-    match key.split(',').map(str::trim).find(|field| visible.hides(&path_of(field))) {
+    let Some(key) = subscribe.conflation_key else { return Ok(()) };
+    match key.split(',').map(str::trim).find(|field| grant.hides(&path_of(field))) {
         Some(field) => Err(Refused::new(
             Code::BadOption,
             format!("conflation_key: {field:?} is no field of the messages"),
