@@ -99,7 +99,7 @@ def with_secret(secret: bytes) -> Callable[[bytes], bytes]:
 def decide(
     tokens: Tokens, token: str | None, user: str | None = None, now: float = NOW
 ) -> Identity | Refused:
-    return tokens.check(Given(user, token), now)
+    return tokens.check(Given(user, token=token), now)
 
 
 def reason(tokens: Tokens, token: str | None, **given: Any) -> str:
@@ -340,13 +340,13 @@ def test_a_client_logs_on_with_a_token_as_its_password(
     token = issuer.make("anna", groups=["desk"])
     with (
         caplog.at_level(logging.INFO, "quire.server"),
-        quire.Client(server.url, password=token, name="loader") as client,
+        quire.Client(server.url, token=token, name="loader") as client,
     ):
         client.publish("orders", "1")
         client.flush(timeout=PATIENCE)
         # The name is held by the user of the token.
         with pytest.raises(quire.NameInUseError):
-            quire.Client(server.url, password=issuer.make("bob"), name="loader")
+            quire.Client(server.url, token=issuer.make("bob"), name="loader")
     first = audits(caplog, "logon")[0]
     assert first["user"] == "anna"
     assert (first["method"], first["result"], first["reason"]) == ("token", "accepted", "")
@@ -361,25 +361,93 @@ def test_a_refused_token_has_one_text_and_the_log_has_the_reason(
 ) -> None:
     stranger = quire.testing.tokens(tmp_path / "stranger")
     given: list[tuple[dict[str, Any], str]] = [
-        ({"password": stranger.make("anna")}, "wrong signature"),
-        ({"password": issuer.make("anna", aud="other")}, "wrong audience"),
-        ({"password": issuer.make("anna", exp=None)}, "the token has no exp"),
-        ({"password": issuer.make("anna"), "user": "bob"}, "the token is of another user"),
-        ({"password": "x" * (TOKEN_SIZE_MAX + 1)}, "the token is too long"),
-        ({"password": "secret word"}, "not a token"),
+        ({"token": stranger.make("anna")}, "wrong signature"),
+        ({"token": issuer.make("anna", aud="other")}, "wrong audience"),
+        ({"token": issuer.make("anna", exp=None)}, "the token has no exp"),
+        ({"token": issuer.make("anna"), "user": "bob"}, "the token is of another user"),
+        ({"token": "x" * (TOKEN_SIZE_MAX + 1)}, "the token is too long"),
+        ({"token": "secret word"}, "not a token"),
         ({"user": "anna"}, "no token"),
+        ({"password": issuer.make("anna")}, "no token"),
     ]
     with caplog.at_level(logging.INFO, "quire.server"):
         texts = {str(refusal(server.url, **options)) for options, _ in given}
         assert len(texts) == 1
         assert "user or token are not accepted" in texts.pop()
         assert "the token has expired" in str(
-            refusal(server.url, password=issuer.make("anna", expires_in=timedelta(seconds=-1)))
+            refusal(server.url, token=issuer.make("anna", expires_in=timedelta(seconds=-1)))
         )
     found = [line["reason"] for line in audits(caplog, "logon")]
     assert found == [reason for _, reason in given] + ["the token has expired"]
     for options, _ in given:
-        assert options.get("password", "\0") not in caplog.text
+        assert options.get("token", "\0") not in caplog.text
+
+
+def test_a_client_asks_once_more_for_a_token_after_one_that_has_expired(
+    server: quire.testing.TestServer, issuer: quire.testing.Tokens, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[str] = []
+
+    def token() -> str:
+        asked.append(issuer.make("anna", expires_in=timedelta(hours=1 if asked else -1)))
+        return asked[-1]
+
+    def expired() -> str:
+        asked.append(issuer.make("anna", expires_in=timedelta(hours=-1)))
+        return asked[-1]
+
+    def strange() -> str:
+        asked.append(issuer.make("bob", aud="other"))
+        return asked[-1]
+
+    with quire.Client(server.url, token=token) as client:
+        assert client.state == "connected"
+    assert len(asked) == 2
+    asked.clear()
+    assert "the token has expired" in str(refusal(server.url, token=expired))
+    assert len(asked) == 2
+    asked.clear()
+    # A token that is wrong for another reason is not asked for again.
+    assert "not accepted" in str(refusal(server.url, token=strange))
+    assert len(asked) == 1
+
+
+async def test_a_coroutine_function_returns_the_token(
+    server: quire.testing.TestServer, issuer: quire.testing.Tokens
+) -> None:
+    asked: list[str] = []
+
+    async def token() -> str:
+        asked.append(issuer.make("anna", expires_in=timedelta(hours=1 if asked else -1)))
+        return asked[-1]
+
+    async with quire.AsyncClient(server.url, token=token) as client:
+        await client.publish("orders", "1")
+        await client.flush(timeout=PATIENCE)
+    assert len(asked) == 2
+    with pytest.raises(TypeError, match="is a coroutine function"):
+        quire.Client(server.url, token=token)
+
+
+def test_a_token_of_the_environment_logs_on(
+    server: quire.testing.TestServer, issuer: quire.testing.Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_TOKEN", issuer.make("anna"))
+    with quire.Client(server.url) as client:
+        assert client.server_info().user == "anna"
+    # With an argument the environment is not used.
+    assert "not accepted" in str(refusal(server.url, user="anna"))
+    monkeypatch.setenv("QUIRE_PASSWORD", "secret word")
+    with pytest.raises(quire.ConfigError, match=r"token: \$QUIRE_PASSWORD and \$QUIRE_TOKEN are both set"):
+        quire.Client(server.url)
+    with pytest.raises(quire.ConfigError, match="a client has a password or a token, and not both"):
+        quire.Client(server.url, user="anna", password="secret word", token="a.b.c")
+
+
+def test_a_token_is_not_sent_without_encryption() -> None:
+    with pytest.raises(quire.ConfigError, match=r"^token: quire:// would send it") as raised:
+        quire.Client("quire://db.example:9007", token="secret.word.x")
+    assert "secret.word" not in str(raised.value)
 
 
 def test_a_connection_ends_when_its_token_expires_and_a_new_token_is_asked_for(
@@ -393,8 +461,8 @@ def test_a_connection_ends_when_its_token_expires_and_a_new_token_is_asked_for(
 
     with (
         caplog.at_level(logging.INFO, "quire.server"),
-        quire.Client(server.url, password=token) as client,
-        quire.Client(server.url, password=issuer.make("bob")) as other,
+        quire.Client(server.url, token=token) as client,
+        quire.Client(server.url, token=issuer.make("bob")) as other,
     ):
         states: list[str] = []
         other.add_state_listener(states.append)
@@ -410,10 +478,10 @@ def test_the_groups_of_a_token_have_their_rights(tmp_path: Path, issuer: quire.t
     entries = [{"group": "desk", "topic": "^", "allow": ["read", "write"]}]
     settings: Any = {"authentication": issuer.authentication, "entitlement": entries}
     with quire.testing.server(tmp_path / "data", **settings) as server:
-        with quire.Client(server.url, password=issuer.make("anna", groups=["risk", "desk"])) as client:
+        with quire.Client(server.url, token=issuer.make("anna", groups=["risk", "desk"])) as client:
             client.publish("orders", "1")
             client.flush(timeout=PATIENCE)
-        with quire.Client(server.url, password=issuer.make("bob", groups=["risk"])) as client:
+        with quire.Client(server.url, token=issuer.make("bob", groups=["risk"])) as client:
             client.publish("orders", "1")
             with pytest.raises(quire.NotEntitledError):
                 client.flush(timeout=PATIENCE)
@@ -422,18 +490,18 @@ def test_the_groups_of_a_token_have_their_rights(tmp_path: Path, issuer: quire.t
 def test_a_new_key_is_used_while_the_server_runs(
     server: quire.testing.TestServer, issuer: quire.testing.Tokens
 ) -> None:
-    with quire.Client(server.url, password=issuer.make("anna")) as client:
+    with quire.Client(server.url, token=issuer.make("anna")) as client:
         later = quire.testing.tokens(issuer.keys.parent)
 
         def is_accepted() -> bool:
             try:
-                quire.Client(server.url, password=later.make("bob")).close()
+                quire.Client(server.url, token=later.make("bob")).close()
             except quire.AuthenticationError:
                 return False
             return True
 
         wait_until(is_accepted)
-        refusal(server.url, password=issuer.make("anna"))
+        refusal(server.url, token=issuer.make("anna"))
         # Its token was valid, and has not expired.
         client.publish("orders", "1")
         client.flush(timeout=PATIENCE)
@@ -476,7 +544,7 @@ def test_a_certificate_names_its_user_by_exactly_one_value() -> None:
     users = CertificateUsers(Authentication(method="certificate", users={"Anna Smith": "anna"}))
 
     def found(certificate: dict[str, Any] | None, user: str | None = None) -> str:
-        result = users.check(Given(user, None, certificate=certificate))
+        result = users.check(Given(user, certificate=certificate))
         return result.reason if isinstance(result, Refused) else f"user {result.user}"
 
     assert found(certificate(commonName="bob")) == "user bob"
@@ -571,7 +639,7 @@ def test_a_token_is_shown_without_a_check_of_its_signature(tmp_path: Path) -> No
 
 
 def test_no_secret_is_in_a_repr() -> None:
-    given = Given("anna", "secret word", certificate={"subject": "Anna"})
+    given = Given("anna", "secret word", "secret word", certificate={"subject": "Anna"})
     assert "secret word" not in repr(given)
     assert "secret word" not in repr(replace(given, transport="clients"))
     assert time.time() > 0

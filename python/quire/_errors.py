@@ -538,6 +538,12 @@ CASES: dict[str, Case] = {
         "The client connects again by itself. If the server does not accept the user any more, the "
         "logon is refused.",
     ),
+    "authentication_unavailable": Case(
+        DisconnectedError,
+        'The server cannot check the logon now: the service that it asks (`[authentication]` with `method = "http"`) '
+        "does not answer, or not as expected.",
+        "The client tries again by itself. The log of the server has the reason.",
+    ),
     "tls_failed": Case(
         TLSError,
         "A connection with quires:// could not be secured. The reason says which side has to be repaired: the server "

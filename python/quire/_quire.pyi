@@ -21,6 +21,7 @@ CORRELATION_SIZE_MAX: int
 DELAY_MAX_NS: int
 DOCUMENT_DEPTH_MAX: int
 LINKS_ACCEPTED_MAX: int
+TOKEN_EXPIRED: str
 
 def before_fork() -> None: ...
 def after_fork_in_parent() -> None: ...
@@ -433,6 +434,7 @@ class Engine:
     LINK_ACCEPTED: ClassVar[int]
     AUTHENTICATED: ClassVar[int]
     NOT_AUTHENTICATED: ClassVar[int]
+    NOT_CHECKED: ClassVar[int]
     RESET: ClassVar[int]
     RELOADED: ClassVar[int]
     NOT_RELOADED: ClassVar[int]
@@ -468,7 +470,7 @@ class Turn:
     @property
     def links(self) -> list[tuple[int, str]]: ...
     @property
-    def logons(self) -> list[tuple[int, str, str | None, str | None]]: ...
+    def logons(self) -> list[tuple[int, str, str | None, str | None, str | None]]: ...
     @property
     def reloads(self) -> list[tuple[int, int]]: ...
     @property

@@ -251,12 +251,12 @@ def test_a_read_and_a_write_connect_over_tls_as_a_user(
     password.write_text("correct horse\n")
     with quire.testing.server(tls=True, users={"anna": {"password": "correct horse"}}) as server:
         tls = server.options("anna")["ssl"]
-        options = {"url": server.url, "user": "anna", "passwordFile": str(password), "caFile": str(tls.ca)}
+        options = {"url": server.url, "user": "anna", "passwordFile": str(password), "sslCa": str(tls.ca)}
         frame = spark.range(3).select(f.lit("{}").alias("data"))
         frame.write.format("quire").mode("append").options(
             topic="t", stagingDirectory=str(tmp_path / "staging"), **options
         ).save()
         assert read().options(**options).load().count() == 3
-        del options["caFile"]
+        del options["sslCa"]
         with pytest.raises(PySparkException, match="the authority of the server's certificate is unknown"):
             read().options(**options).load().count()

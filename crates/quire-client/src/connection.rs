@@ -50,6 +50,7 @@ impl Connection {
             client_name: &config.name,
             user: config.user.as_deref(),
             password: config.password.as_ref().map(|password| Secret(&*password.0)),
+            token: config.token.as_ref().map(|token| Secret(&*token.0)),
             heartbeat_ms: config.heartbeat.map_or(0, milliseconds),
             ack_interval_ms: milliseconds(config.ack_interval),
             client_version: Some(env!("CARGO_PKG_VERSION")),
@@ -121,11 +122,13 @@ impl Connection {
                 core.logged_on(now, &logged_on);
             }
             Reply::Error { code, reason } => {
-                if ends_for_good(code) || (!core.is_up() && *core.state() == ConnectionState::Connecting) {
+                let is_first = !core.is_up() && *core.state() == ConnectionState::Connecting;
+                let is_final = ends_for_good(code) || (is_first && code != Code::AuthenticationUnavailable);
+                if is_final && !core.renews_token(code, reason) {
                     core.finish(Some(Failure::new(code, reason)));
                 }
                 core.ending();
-                core.events.push_back(Event::ConnectionEnded { reason: reason.to_owned() });
+                core.events.push_back(Event::ConnectionEnded { code, reason: reason.to_owned() });
             }
             reply => core.take_reply(reply),
         }

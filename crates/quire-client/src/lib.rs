@@ -59,7 +59,7 @@ pub use message::{Cause, Message};
 pub use progress::{Processed, SubscriptionProgress};
 use publish::PublishStore;
 pub use publish::{NewDelay, NewMessage, PublishError, PublishLog, StoredPublishes};
-use quire_command::{Code, Command, LoggedOn};
+use quire_command::{Code, Command, LoggedOn, TOKEN_EXPIRED};
 use quire_types::Secret;
 use quire_types::time::Instant;
 use quire_wire::{Encode, FRAME_OVERHEAD_MAX, WireError};
@@ -80,6 +80,11 @@ pub struct ClientConfig {
     pub user: Option<String>,
     /// Secret of the user.
     pub password: Option<Secret<String>>,
+    /// Token of the user, instead of a password.
+    pub token: Option<Secret<String>>,
+    /// The driver has another token for each connection ([`ClientCore::set_token`]). After the
+    /// refusal of one that has expired, the client tries the next one.
+    pub renews_token: bool,
     /// Interval of heartbeats; `None` = none.
     pub heartbeat: Option<Duration>,
     /// Shortest time between two persisted acknowledgements.
@@ -277,6 +282,8 @@ pub enum Event {
     },
     /// The server ends the connection, and gives the reason.
     ConnectionEnded {
+        /// The code of the server.
+        code: Code,
         /// Its reason.
         reason: String,
     },
@@ -317,6 +324,8 @@ pub struct ClientCore {
     connection: Option<Connection>,
     /// All connections so far.
     connection_count: u32,
+    /// Whether a token that had expired may be replaced once more.
+    token: TokenState,
     backoff: Backoff,
     store: PublishStore,
     /// One life of the publisher: servers tell its messages from those of other runs by it.
@@ -347,6 +356,18 @@ pub struct ClientCore {
     events: VecDeque<Event>,
 }
 
+/// Whether a client that gets another token for each connection replaces one that has expired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum TokenState {
+    /// It tries the next one.
+    #[default]
+    Usable,
+    /// The next connection tries the next one.
+    Renewing,
+    /// That one was tried: its refusal counts.
+    Renewed,
+}
+
 /// The most bytes that one [`ClientCore::poll_transmit`] returns. One write can have hundreds of
 /// messages, and a publisher does not wait long for the copy.
 const TRANSMIT_SIZE: usize = 256 * 1024;
@@ -363,6 +384,7 @@ impl ClientCore {
             state: ConnectionState::Connecting,
             connection: None,
             connection_count: 0,
+            token: TokenState::default(),
             last_sequence: 0,
             persisted: 0,
             assigned: AssignedSequences::default(),
@@ -621,6 +643,17 @@ impl ClientCore {
         self.config.password = Some(password);
     }
 
+    /// The token of the next connections.
+    pub fn set_token(&mut self, token: Secret<String>) {
+        self.config.token = Some(token);
+    }
+
+    /// The last connection was refused because its token had expired. The next one tries another
+    /// token, so that one is not a failed attempt.
+    pub fn is_renewing_token(&self) -> bool {
+        self.token == TokenState::Renewing
+    }
+
     /// The number of connections of each server, by address; `None`: it does not answer.
     pub fn set_loads(&mut self, loads: &[Option<u64>]) {
         self.backoff.set_loads(loads);
@@ -636,6 +669,9 @@ impl ClientCore {
         self.connection_count = self.connection_count.saturating_add(1);
         let logon = Connection::logon(&self.config, self.connection_count, self.run, self.persisted);
         self.store.begin(logon);
+        if self.token == TokenState::Renewing {
+            self.token = TokenState::Renewed;
+        }
         self.connection = Some(Connection::new(&self.config, now));
     }
 
@@ -647,7 +683,11 @@ impl ClientCore {
         let unsaid = self.leases.disconnected(&mut self.events);
         self.leases.report(now, &mut self.events);
         self.ending();
-        self.backoff.failed(now);
+        if self.is_renewing_token() {
+            self.backoff.again(now);
+        } else {
+            self.backoff.failed(now);
+        }
         if matches!(self.state, ConnectionState::Closed(_)) {
             return;
         }
@@ -832,6 +872,17 @@ impl ClientCore {
         self.storage_failure = None;
     }
 
+    /// A server has refused the logon. Returns whether the client tries the next token.
+    fn renews_token(&mut self, code: Code, reason: &str) -> bool {
+        let renews = self.config.renews_token
+            && self.token == TokenState::Usable
+            && (code, reason) == (Code::AuthenticationFailed, TOKEN_EXPIRED);
+        if renews {
+            self.token = TokenState::Renewing;
+        }
+        renews
+    }
+
     fn logged_on(&mut self, now: Instant, logged_on: &LoggedOn<'_>) {
         self.publisher = logged_on.publisher;
         self.message_size_max = Some(logged_on.message_size_max);
@@ -846,6 +897,7 @@ impl ClientCore {
         self.persisted_up_to(logged_on.last_sequence);
         self.commands.fail_seen_deletes(highest, &mut self.events);
         self.backoff.succeeded(now);
+        self.token = TokenState::Usable;
         // Sent before a waiting flush, because the flush also covers them.
         self.send_verdicts();
         let subscription_count = self.commands.reenter(&mut self.subscriptions, &mut self.events);

@@ -142,6 +142,12 @@ impl Backoff {
         }
     }
 
+    /// The same address is tried at once, with another token.
+    pub fn again(&mut self, now: Instant) {
+        self.failing_since.get_or_insert(now);
+        self.at = now;
+    }
+
     /// The server accepted the logon.
     pub fn succeeded(&mut self, now: Instant) {
         if !self.is_unsteady {

@@ -93,7 +93,12 @@ codes! {
     TlsRequired = 29, "tls_required";
     /// The user of the connection, or its rights, have changed.
     EntitlementReset = 30, "entitlement_reset";
+    /// The logon cannot be checked now: a service that the server asks does not answer as expected.
+    AuthenticationUnavailable = 31, "authentication_unavailable";
 }
+
+/// The reason of [`Code::AuthenticationFailed`] for a token whose signature is right.
+pub const TOKEN_EXPIRED: &str = "the token has expired";
 
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -106,6 +106,8 @@ pub struct Logon<'a> {
     pub user: Option<&'a str>,
     /// Secret of the user.
     pub password: Option<Secret<&'a str>>,
+    /// Token of the user, instead of a password.
+    pub token: Option<Secret<&'a str>>,
     /// Heartbeat interval in milliseconds, 0 = none.
     pub heartbeat_ms: u32,
     /// Shortest time between two persisted acknowledgements in milliseconds, 0 = one per journal
@@ -123,7 +125,7 @@ pub struct Logon<'a> {
     pub persisted: u64,
 }
 
-/// A logon that waits until another thread has checked its password.
+/// A logon that waits until another thread has checked its password or token.
 #[derive(Clone, Debug)]
 pub struct WaitingLogon {
     version: u16,
@@ -138,7 +140,7 @@ pub struct WaitingLogon {
 }
 
 impl WaitingLogon {
-    /// Keeps a logon, without its user and password.
+    /// Keeps a logon, without its user, password and token.
     pub fn new(logon: &Logon<'_>) -> Self {
         WaitingLogon {
             version: logon.version,
@@ -160,6 +162,7 @@ impl WaitingLogon {
             client_name: &self.client_name,
             user: Some(user),
             password: None,
+            token: None,
             heartbeat_ms: self.heartbeat_ms,
             ack_interval_ms: self.ack_interval_ms,
             client_version: self.client_version.as_deref(),

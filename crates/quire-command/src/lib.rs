@@ -10,7 +10,7 @@ mod packed;
 mod reply;
 pub mod subscribe;
 
-pub use code::Code;
+pub use code::{Code, TOKEN_EXPIRED};
 pub use command::{
     Acks, Command, DefineQueue, Extend, LinkAction, Logon, Maintain, Publish, PublishBatch, Query, Selection,
     Settle, SowDelete, Subject, Subscribe, SubscribeOptions, Unsubscribe, WaitingLogon,

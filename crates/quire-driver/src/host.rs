@@ -60,7 +60,7 @@ pub enum Effect {
         /// `HOST:PORT`.
         address: String,
     },
-    /// Check the password of a logon, and report the result to the broker.
+    /// Check the password or token of a logon, and report the result to the broker.
     Authenticate {
         /// The connection.
         connection: ConnectionId,
@@ -70,6 +70,8 @@ pub enum Effect {
         user: Option<String>,
         /// The password of the logon.
         password: Option<Secret<String>>,
+        /// The token of the logon.
+        token: Option<Secret<String>>,
     },
     /// Read the configuration again, and report the result to the broker.
     Reload {
@@ -205,8 +207,8 @@ impl Host {
                 Output::SendShared { connection, bytes } => Effect::SendShared { connection, bytes },
                 Output::Close { connection } => Effect::Close { connection },
                 Output::OpenLink { destination, address } => Effect::OpenLink { destination, address },
-                Output::Authenticate { connection, client_name, user, password } => {
-                    Effect::Authenticate { connection, client_name, user, password }
+                Output::Authenticate { connection, client_name, user, password, token } => {
+                    Effect::Authenticate { connection, client_name, user, password, token }
                 }
                 Output::Reload { connection, command } => Effect::Reload { connection, command },
                 Output::PauseReading { connection } => Effect::PauseReading { connection },

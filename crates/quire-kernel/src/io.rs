@@ -58,8 +58,9 @@ pub enum Input<'a> {
     Authenticated {
         /// Which connection.
         connection: ConnectionId,
-        /// The user of the connection, or the reason for the refusal, which the client receives.
-        user: Result<&'a str, &'a str>,
+        /// The user of the connection, or the code and the reason of the refusal, which the client
+        /// receives.
+        user: Result<&'a str, (Code, &'a str)>,
         /// The groups of the user, one a line.
         groups: &'a str,
     },
@@ -154,7 +155,7 @@ pub enum Output {
         /// `HOST:PORT`.
         address: String,
     },
-    /// Check the password of a logon, on a thread that may block. Then hand in
+    /// Check the password or token of a logon, on a thread that may block. Then hand in
     /// [`Input::Authenticated`].
     Authenticate {
         /// The connection.
@@ -165,6 +166,8 @@ pub enum Output {
         user: Option<String>,
         /// The password of the logon.
         password: Option<Secret<String>>,
+        /// The token of the logon.
+        token: Option<Secret<String>>,
     },
     /// Read no more from the connection until [`Output::ResumeReading`].
     PauseReading {

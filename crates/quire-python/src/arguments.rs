@@ -13,7 +13,7 @@ use quire_client::{
     SubscriptionSpec,
 };
 use quire_command::SubscribeOptions;
-use quire_driver::client::PasswordSource;
+use quire_driver::client::{NewSecret, SecretSource};
 use quire_journal::{HeadersBuffer, Timestamp};
 use quire_types::Secret;
 
@@ -172,30 +172,36 @@ impl<'py> FromPyObject<'_, 'py> for ItemArgument {
     }
 }
 
-/// `quire.client._credentials.Credentials`, member by member.
+/// `quire.client._credentials.Credentials`, member by member. It has a `password` or a `token` at
+/// most.
 #[derive(FromPyObject)]
 pub struct CredentialsArgument {
     pub user: Option<String>,
-    pub password: Option<PasswordArgument>,
+    pub password: Option<SecretArgument>,
+    pub token: Option<SecretArgument>,
 }
 
-/// A password, or a function that returns it for each connection.
+/// A password or a token, or a function that returns it for each connection.
 #[derive(FromPyObject)]
-pub enum PasswordArgument {
+pub enum SecretArgument {
     Text(String),
     Source(Py<PyAny>),
 }
 
-impl PasswordArgument {
-    /// The password, or where the client gets it.
-    pub fn into_parts(self) -> (Option<Secret<String>>, Option<PasswordSource>) {
+impl SecretArgument {
+    /// The secret, or where the client gets it. `name`: of the argument.
+    pub fn into_parts(
+        self,
+        name: &'static str,
+        new: fn(Secret<String>) -> NewSecret,
+    ) -> (Option<Secret<String>>, Option<SecretSource>) {
         match self {
-            PasswordArgument::Text(text) => (Some(Secret(text)), None),
-            PasswordArgument::Source(source) => {
+            SecretArgument::Text(text) => (Some(Secret(text)), None),
+            SecretArgument::Source(source) => {
                 let source = move || {
                     let text = interpreter::text_of(&source);
-                    text.map(Secret)
-                        .map_err(|error| format!("the function for the password has failed: {error}"))
+                    text.map(|text| new(Secret(text)))
+                        .map_err(|error| format!("the function for the {name} has failed: {error}"))
                 };
                 (None, Some(Box::new(source)))
             }

@@ -19,16 +19,16 @@ use quire_client::{
 };
 use quire_command::{DefineQueue, Subject};
 use quire_driver::client::{
-    self as driver, Endpoint, FirstContact, Followed, HandedTo, NO_SUBSCRIPTION, Options, Queue, Subscribed,
-    Taken, Waited,
+    self as driver, Endpoint, FirstContact, Followed, HandedTo, NO_SUBSCRIPTION, NewSecret, Options, Queue,
+    Subscribed, Taken, Waited,
 };
 use quire_driver::descriptor::wake_up_pair;
 use quire_journal::descriptor::Owned;
 use quire_journal::{Bookmark, HeadersBuffer};
 
 use crate::arguments::{
-    CredentialsArgument, DelayArgument, ItemArgument, MessageArgument, OptionsArgument, PasswordArgument,
-    QueryArgument, SpecArgument, delay_of, sequence_of,
+    CredentialsArgument, DelayArgument, ItemArgument, MessageArgument, OptionsArgument, QueryArgument,
+    SpecArgument, delay_of, sequence_of,
 };
 use crate::arrow_rows::ArrowRows;
 use crate::embedded::LinkArgument;
@@ -92,12 +92,17 @@ impl Client {
         bookmark_store: Option<PyRef<'_, BookmarkStore>>,
         incarnation: u64,
     ) -> PyResult<Self> {
-        let CredentialsArgument { user, password } = options.credentials;
-        let (password, source) = password.map(PasswordArgument::into_parts).unwrap_or_default();
+        let CredentialsArgument { user, password, token } = options.credentials;
+        let (password, of_password) =
+            password.map(|given| given.into_parts("password", NewSecret::Password)).unwrap_or_default();
+        let (token, of_token) =
+            token.map(|given| given.into_parts("token", NewSecret::Token)).unwrap_or_default();
         let config = ClientConfig {
             name,
             user,
             password,
+            token,
+            renews_token: of_token.is_some(),
             heartbeat: options.heartbeat,
             ack_interval: Duration::ZERO,
             reconnect: options.reconnect.into_core(&options.server_chooser)?,
@@ -111,7 +116,7 @@ impl Client {
             endpoints: links.into_iter().map(Endpoint::from).collect(),
             config,
             publish_store: options.publish_store.path,
-            password: source,
+            secret: of_password.or(of_token),
             bookmark_store: bookmark_store.map_or_else(
                 || Ok(quire_driver::store::BookmarkStore::in_memory()),
                 |store| store.store(py).cloned(),

@@ -23,6 +23,7 @@ use quire_driver::descriptor::wake_up_pair;
 use quire_driver::{Effect, EngineError, Host};
 use quire_journal::descriptor::Owned;
 use quire_journal::{JournalError, RecoveryProgress};
+use quire_types::Secret;
 use quire_wire::Encode;
 
 use crate::errors;
@@ -56,6 +57,9 @@ struct Running {
     effects: Vec<Effect>,
 }
 
+/// A logon to check: connection, client name, user, password and token.
+type GivenLogon = (u64, String, Option<String>, Option<String>, Option<String>);
+
 /// The actions of the event loop after a turn.
 #[pyclass(frozen, get_all, module = "quire._quire")]
 pub struct Turn {
@@ -69,8 +73,8 @@ pub struct Turn {
     resumes: Vec<u64>,
     /// Links to open: the number of the destination and its address.
     links: Vec<(u32, String)>,
-    /// Logons to check: connection, client name, user and password.
-    logons: Vec<(u64, String, Option<String>, Option<String>)>,
+    /// Logons to check: connection, client name, user, password and token.
+    logons: Vec<GivenLogon>,
     /// Connections that want the configuration to be read again, and their commands.
     reloads: Vec<(u64, u32)>,
     /// Level (of `logging`) and text.
@@ -110,6 +114,9 @@ impl Engine {
     const AUTHENTICATED: u8 = 11;
     #[classattr]
     const NOT_AUTHENTICATED: u8 = 12;
+    /// The logon cannot be checked now.
+    #[classattr]
+    const NOT_CHECKED: u8 = 16;
     #[classattr]
     const RESET: u8 = 13;
     /// The configuration was read again. Its data are the number of the command in four bytes, and
@@ -205,8 +212,9 @@ impl Engine {
                 Effect::SendShared { connection, bytes } => turn.send(connection, shared.object(py, bytes)),
                 Effect::Close { connection } => turn.closes.push(connection.0),
                 Effect::OpenLink { destination, address } => turn.links.push((destination, address)),
-                Effect::Authenticate { connection, client_name, user, password } => {
-                    turn.logons.push((connection.0, client_name, user, password.map(|password| password.0)));
+                Effect::Authenticate { connection, client_name, user, password, token } => {
+                    let text = |secret: Option<Secret<String>>| secret.map(|secret| secret.0);
+                    turn.logons.push((connection.0, client_name, user, text(password), text(token)));
                 }
                 Effect::Reload { connection, command } => turn.reloads.push((connection.0, command)),
                 Effect::PauseReading { connection } => turn.pauses.push(connection.0),
@@ -428,7 +436,13 @@ fn hand_in(host: &mut Host, (event, connection, bytes): &(u8, u64, PyBackedBytes
             let (user, groups) = text().split_once('\n').unwrap_or((text(), ""));
             Input::Authenticated { connection, user: Ok(user), groups }
         }
-        Engine::NOT_AUTHENTICATED => Input::Authenticated { connection, user: Err(text()), groups: "" },
+        Engine::NOT_AUTHENTICATED | Engine::NOT_CHECKED => {
+            let code = match *event {
+                Engine::NOT_AUTHENTICATED => Code::AuthenticationFailed,
+                _ => Code::AuthenticationUnavailable,
+            };
+            Input::Authenticated { connection, user: Err((code, text())), groups: "" }
+        }
         Engine::RELOADED | Engine::NOT_RELOADED => {
             let (command, text) = bytes.split_first_chunk().unwrap_or((&[0; 4], b""));
             let text = std::str::from_utf8(text).unwrap_or("?");

@@ -39,6 +39,7 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("DELAY_MAX_NS", quire_types::DELAY_MAX_NS)?;
     module.add("DOCUMENT_DEPTH_MAX", quire_expression::message_type::DOCUMENT_DEPTH_MAX)?;
     module.add("LINKS_ACCEPTED_MAX", quire_broker::LINKS_ACCEPTED_MAX)?;
+    module.add("TOKEN_EXPIRED", quire_command::TOKEN_EXPIRED)?;
     module.add_class::<client::Client>()?;
     module.add_class::<comparison::LogComparison>()?;
     module.add_class::<receipt::Receipt>()?;

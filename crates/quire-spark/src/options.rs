@@ -32,16 +32,17 @@ const BATCH_BYTES_MAX: u64 = 256 << 20;
 /// Times of the log are before 2554.
 const TIME_END_NS: i128 = 18_429_897_600_000_000_000;
 
-const READ: [&str; 35] = [
+const READ: [&str; 36] = [
     "path",
     "paths",
     "archiveDirectory",
     "url",
     "user",
     "passwordFile",
-    "caFile",
-    "certificateFile",
-    "keyFile",
+    "tokenFile",
+    "sslCa",
+    "sslCertificate",
+    "sslKey",
     "topics",
     "topicPattern",
     "topicPrefix",
@@ -70,14 +71,15 @@ const READ: [&str; 35] = [
     "reader",
 ];
 
-const WRITE: [&str; 14] = [
+const WRITE: [&str; 15] = [
     "path",
     "url",
     "user",
     "passwordFile",
-    "caFile",
-    "certificateFile",
-    "keyFile",
+    "tokenFile",
+    "sslCa",
+    "sslCertificate",
+    "sslKey",
     "topic",
     "publisher",
     "txnId",
@@ -86,6 +88,9 @@ const WRITE: [&str; 14] = [
     "checkpointLocation",
     "flushTimeout",
 ];
+
+/// Secrets, which cannot be options, and the options with their files.
+const SECRETS: [(&str, &str); 2] = [("password", "passwordFile"), ("token", "tokenFile")];
 
 /// Spark adds these options for sources and sinks.
 const OF_SPARK: [&str; 3] = ["checkpointlocation", "querydescription", "queryname"];
@@ -165,10 +170,13 @@ impl From<Expiration> for Lifetimes {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Access {
-    /// The user, if the server requires one. The password is in the environment or a file.
+    /// The user, if the server requires one. The password or the token is in the environment or a
+    /// file.
     pub user: Option<String>,
     /// The file with the password.
     pub password_file: Option<String>,
+    /// The file with the token.
+    pub token_file: Option<String>,
     /// The file with the authorities of the server's certificate; `None`: those of the system.
     pub ca: Option<String>,
     /// The file with the certificate of the client.
@@ -410,6 +418,11 @@ impl Given {
             if is_known || OF_SPARK.contains(&key.as_str()) || (has_paths && key.starts_with(FIELD)) {
                 continue;
             }
+            if let Some(file) = SECRETS.iter().find_map(|(secret, file)| (key == secret).then_some(file)) {
+                return Err(Failure::option(format!(
+                    "{key}: it would be shown in plans and logs; use {file}, or the environment variable of the client"
+                )));
+            }
             if OF_A_TABLE.contains(&key.as_str()) {
                 return Err(Failure::option(format!("{key}: no such option; {NO_TABLE}")));
             }
@@ -429,19 +442,23 @@ impl Given {
 
     fn access(&self, url: Option<&str>) -> Outcome<Access> {
         let own = |key: &str| self.text(key).map(Into::into);
-        let of_tls = ["caFile", "certificateFile", "keyFile"];
+        let of_tls = ["sslCa", "sslCertificate", "sslKey"];
         if let Some(key) = of_tls.into_iter().find(|key| self.text(key).is_some())
             && !url.is_some_and(|url| url.starts_with("quires://"))
         {
             return Err(Failure::option(format!("{key}: it requires a url that begins with quires://")));
         }
+        if self.text("passwordFile").is_some() && self.text("tokenFile").is_some() {
+            return Err(Failure::option("tokenFile: a client has a password or a token, and not both"));
+        }
         let file = |key: &str| self.text(key).map(|path| local_path(key, path)).transpose();
         Ok(Access {
             user: own("user"),
             password_file: own("passwordFile"),
-            ca: file("caFile")?,
-            certificate: file("certificateFile")?,
-            key: file("keyFile")?,
+            token_file: own("tokenFile"),
+            ca: file("sslCa")?,
+            certificate: file("sslCertificate")?,
+            key: file("sslKey")?,
         })
     }
 
@@ -725,7 +742,7 @@ mod tests {
 
     #[test]
     fn files_of_tls_require_a_url_with_tls() {
-        for key in ["caFile", "certificateFile", "keyFile"] {
+        for key in ["sslCa", "sslCertificate", "sslKey"] {
             let given = |url: &str| {
                 let given = [("url", url), (key, "/f.pem"), ("topic", "t")];
                 given.map(|(key, value)| (key.to_owned(), value.to_owned()))
@@ -740,6 +757,21 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn secrets_are_refused_by_name() {
+        for (key, file) in [("password", "passwordFile"), ("Token", "tokenFile")] {
+            let given = [("url", "quires://h"), (key, "geheim")];
+            let given = given.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            let failure = ReadOptions::new(&BTreeMap::from(given)).unwrap_err();
+            assert!(failure.text.contains("would be shown") && failure.text.contains(file), "{failure}");
+            assert!(!failure.text.contains("geheim"), "{failure}");
+        }
+        let given = [("url", "quires://h"), ("passwordFile", "/p"), ("tokenFile", "/t")];
+        let given = given.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let failure = ReadOptions::new(&BTreeMap::from(given)).unwrap_err();
+        assert!(failure.text.starts_with("tokenFile: a client has a password or a token"), "{failure}");
     }
 
     #[test]

@@ -337,6 +337,9 @@ impl Encode for Logon<'_> {
             if let Some(password) = self.password {
                 put_field(out, 5, password.0.as_bytes());
             }
+            if let Some(token) = self.token {
+                put_field(out, 8, token.0.as_bytes());
+            }
             put_field(out, 6, &self.heartbeat_ms.to_le_bytes());
             put_field(out, 7, &self.ack_interval_ms.to_le_bytes());
             if let Some(version) = self.client_version {
@@ -368,6 +371,7 @@ impl<'a> FromBody<'a> for Logon<'a> {
                 5 => logon.password = Some(Secret(fields.text(value, "password")?)),
                 6 => logon.heartbeat_ms = fields.u32(value, "heartbeat")?,
                 7 => logon.ack_interval_ms = fields.u32(value, "ack interval")?,
+                8 => logon.token = Some(Secret(fields.text(value, "token")?)),
                 128 => logon.client_version = Some(fields.text(value, "client version")?),
                 129 => logon.incarnation = u64::from_le_bytes(fields.array(value, "incarnation")?),
                 130 => logon.connection_number = fields.u32(value, "connection number")?,

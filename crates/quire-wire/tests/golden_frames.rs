@@ -75,6 +75,7 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
                 client_name: "loader-1",
                 user: Some("ada"),
                 password: Some(Secret("secret")),
+                token: None,
                 heartbeat_ms: 30_000,
                 ack_interval_ms: 100,
                 client_version: Some("0.1.0"),
@@ -82,6 +83,15 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
                 connection_number: 9,
                 run: 0x2122_2324_2526_2728,
                 persisted: 77,
+            }),
+        ),
+        (
+            "logon.token",
+            Command::Logon(Logon {
+                version: 1,
+                client_name: "loader-1",
+                token: Some(Secret("e30.e30.c2ln")),
+                ..Logon::default()
             }),
         ),
         ("publish.least", Command::Publish(publish)),

@@ -42,7 +42,7 @@ _CONNECTING: Final = {
     "user": (
         "QUIRE_USER",
         str,
-        "User, for a server with users. The password comes from $QUIRE_PASSWORD or $QUIRE_NETRC.",
+        "User, for a server with users. The password comes from $QUIRE_PASSWORD or $QUIRE_NETRC, a token from $QUIRE_TOKEN.",
     ),
     "ca": (
         "QUIRE_CA",

@@ -36,7 +36,7 @@ def inspect(
 
     For example:
       quire token inspect token.jwt
-      echo "$QUIRE_PASSWORD" | quire token inspect
+      echo "$QUIRE_TOKEN" | quire token inspect
     """
     try:
         text = sys.stdin.read(_SIZE_MAX + 2) if str(file) == "-" else file.read_text(encoding="utf-8")

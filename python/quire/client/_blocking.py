@@ -197,9 +197,10 @@ class Client(ClientBase[Subscription]):
       file that survives the process (this requires `name`), or a `PublishStore`
     - `bookmark_store`: where the position of subscriptions is kept, for `MOST_RECENT`: `None` (in memory),
       the path of a file that survives the process, or a `BookmarkStore`
-    - `user`: only a client with the same user can take over the name. `password`: proves the user to a server with
-      users; text, or a function that returns it for each connection. Without both: `$QUIRE_USER` and
-      `$QUIRE_PASSWORD`, or the netrc file `$QUIRE_NETRC`. The user can also be in the URL: `quires://anna@host`
+    - `user`: only a client with the same user can take over the name. `password` or `token`: proves the user to a
+      server with users; text, or a function that returns it for each connection. Without all three: `$QUIRE_USER`
+      with `$QUIRE_PASSWORD` or `$QUIRE_TOKEN`, or the netrc file `$QUIRE_NETRC`. The user can also be in the URL:
+      `quires://anna@host`
     - `heartbeat`: interval in which each side sends something. A peer that is silent for two intervals is
       disconnected. `None` switches heartbeats off
     - `connect`: `"wait"` returns when the client is logged on. `"background"` returns immediately and
@@ -223,7 +224,7 @@ class Client(ClientBase[Subscription]):
       that do not answer within 2 s are tried last
     - `ssl`: for `quires://`. `True` (default) trusts the authorities in the file `$QUIRE_CA`, or those of the
       system. A path is a file with the certificates of the authorities. A `TLS` has every option. `False` allows a
-      `password` with `quire://` to another machine, without encryption
+      `password` or a `token` with `quire://` to another machine, without encryption
 
     Raises `ConfigError` for an invalid argument, `DisconnectedError` when no server accepts the connection
     (`TLSError` when it cannot be secured), and `TimeoutError` after `connect_timeout`.

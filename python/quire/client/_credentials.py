@@ -1,52 +1,65 @@
-"""Where a client gets its user and its password: arguments, the URL, the environment, or a netrc file."""
+"""Where a client gets its user, and its password or token: arguments, the URL, the environment, or a netrc file."""
 
 from __future__ import annotations
 
 import os
 import stat
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from quire._errors import ConfigError
 
 USER_VARIABLE: Final = "QUIRE_USER"
 PASSWORD_VARIABLE: Final = "QUIRE_PASSWORD"
+TOKEN_VARIABLE: Final = "QUIRE_TOKEN"
 NETRC_VARIABLE: Final = "QUIRE_NETRC"
 
 
-#: A password, or a function that returns it for each connection. An asyncio client also takes a
-#: coroutine function.
-Password = str | Callable[[], str] | Callable[[], Awaitable[str]]
+#: A password or a token, or a function that returns it for each connection. An asyncio client also
+#: takes a coroutine function.
+Secret = str | Callable[[], str] | Callable[[], Awaitable[str]]
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """The identity of a client."""
+    """The identity of a client, which has a password or a token at most."""
 
     user: str | None = None
-    password: Password | None = field(default=None, repr=False)
+    password: Secret | None = field(default=None, repr=False)
+    token: Secret | None = field(default=None, repr=False)
+
+    @property
+    def secret(self) -> tuple[str, Secret] | None:
+        """The name of the argument for the password or the token, and its value."""
+        if self.password is not None:
+            return "password", self.password
+        return None if self.token is None else ("token", self.token)
 
 
-def credentials_of(
-    user: str | None, password: Password | None, users: Sequence[str], hosts: Sequence[str]
-) -> Credentials:
+def credentials_of(given: Credentials, users: Sequence[str], hosts: Sequence[str]) -> Credentials:
     """Returns the identity of the arguments, or else that of the URLs, the environment or the netrc file.
 
     `users`: those in the URLs. `hosts`: the servers, of which the first one that the netrc file has counts.
 
-    Raises `ConfigError` for URLs with different users, and for a netrc file that cannot be used.
+    Raises `ConfigError` for URLs with different users, for a password and a token together, and for a netrc file
+    that cannot be used.
     """
     if len(set(users)) > 1:
         names = ", ".join(map(repr, sorted(set(users))))
         raise ConfigError(f"the URLs name different users: {names}", key="url")
     of_url = users[0] if users else None
-    if user is not None or password is not None:
-        return Credentials(of_url if user is None else user, password)
-    of_variable = os.environ.get(USER_VARIABLE)
+    if given != Credentials():
+        return replace(given, user=of_url) if given.user is None else given
+    # A variable without a text counts as not set.
+    of_variable = os.environ.get(USER_VARIABLE) or None
     user = of_variable if of_url is None else of_url
-    if PASSWORD_VARIABLE in os.environ and user in (None, of_variable or user):
-        return Credentials(user, os.environ[PASSWORD_VARIABLE])
+    password, token = (os.environ.get(name) or None for name in (PASSWORD_VARIABLE, TOKEN_VARIABLE))
+    if user in (None, of_variable or user) and (password is not None or token is not None):
+        if password is not None and token is not None:
+            reason = f"${PASSWORD_VARIABLE} and ${TOKEN_VARIABLE} are both set: unset one of them"
+            raise ConfigError(reason, key="token")
+        return Credentials(user, password, token)
     if hosts and (path := os.environ.get(NETRC_VARIABLE)):
         return _of_netrc(path, user, hosts)
     return Credentials(user)

@@ -8,7 +8,7 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
 from numbers import Real
 from pathlib import Path
@@ -20,7 +20,7 @@ from quire._errors import CLASSES, ConfigError, DisconnectedError
 from quire._message import Encoder
 from quire._text import path_to_core
 from quire._units import Duration, Size, seconds, size
-from quire.client._credentials import Credentials, Password, credentials_of
+from quire.client._credentials import Credentials, Secret, credentials_of
 from quire.client._links import Place, SecuredHost, is_loopback, parse_url, user_in
 from quire.client._stores import BookmarkStore, PublishStore
 from quire.client._tls import TLS, SSLArgument, tls_of
@@ -81,7 +81,8 @@ class ClientOptions:
     config: Config | None = None
     name: str | None = None
     user: str | None = None
-    password: Password | None = field(default=None, repr=False)
+    password: Secret | None = field(default=None, repr=False)
+    token: Secret | None = field(default=None, repr=False)
     publish_store: str | os.PathLike[str] | PublishStore | None = None
     bookmark_store: str | os.PathLike[str] | BookmarkStore | None = None
     heartbeat: Duration | None = None
@@ -162,12 +163,15 @@ class ClientOptions:
 
     def _credentials(self, places: tuple[object, ...]) -> Credentials:
         """The identity of the client. Engines of this process, and the administrator of a directory, need no user."""
+        given = Credentials(self.user, self.password, self.token)
+        if self.password is not None and self.token is not None:
+            raise ConfigError("a client has a password or a token, and not both", key="token")
         hosts = [place.host for place in places if isinstance(place, SecuredHost)]
         hosts += [place[0] for place in places if isinstance(place, tuple) and len(place) == 2]
         if not hosts:
-            return Credentials(self.user, self.password)
+            return given
         users = [user for url in self.urls if (user := user_in(url)) is not None]
-        return credentials_of(self.user, self.password, users, hosts)
+        return credentials_of(given, users, hosts)
 
     def _tls(self, places: tuple[object, ...], credentials: Credentials) -> TLS | None:
         """The files for `quires://`. Raises `ConfigError` when the argument and the URLs do not go together."""
@@ -178,14 +182,14 @@ class ClientOptions:
             raise ConfigError(
                 "quire:// is not encrypted: TLS requires a URL that begins with quires://", key="ssl"
             )
-        if credentials.password is not None and self.ssl is not False:
+        if credentials.secret is not None and self.ssl is not False:
             for host, _ in plain:
                 if not is_loopback(host):
                     reason = (
                         f"quire:// would send it to {host} without encryption: use quires://, or `ssl=False` in a network that"
                         " you trust"
                     )
-                    raise ConfigError(reason, key="password")
+                    raise ConfigError(reason, key=credentials.secret[0])
         return None
 
     def _check_types(self) -> None:
@@ -199,8 +203,9 @@ class ClientOptions:
                 raise ConfigError(reason, key="url")
         for key in ("name", "user"):
             check_type(getattr(self, key), str, key, optional=True)
-        if not callable(self.password):
-            check_type(self.password, str, "password", optional=True)
+        for key in ("password", "token"):
+            if not callable(getattr(self, key)):
+                check_type(getattr(self, key), str, key, optional=True)
         for key in ("wait", "auto_ack"):
             check_type(getattr(self, key), bool, key)
         check_type(self.ack_batch_size, int, "ack_batch_size")
@@ -235,12 +240,13 @@ class ClientOptions:
         return ": the server waits for its disk or for a sync destination (see `quire replication ls`)"
 
     def with_source(self, source: Callable[[Callable[[], Any], float], Callable[[], str]]) -> ClientOptions:
-        """These options, with a function for the password that the thread of the client can call. `source` makes it."""
-        given = self.credentials.password
-        if given is None or isinstance(given, str):
+        """These options, with a function for the secret that the thread of the client can call. `source` makes it."""
+        secret = self.credentials.secret
+        if secret is None or isinstance(secret[1], str):
             return self
         options = copy(self)
-        credentials = Credentials(self.credentials.user, source(given, self.connect_seconds))
+        changes: dict[str, Any] = {secret[0]: source(secret[1], self.connect_seconds)}
+        credentials = replace(self.credentials, **changes)
         object.__setattr__(options, "credentials", credentials)
         return options
 

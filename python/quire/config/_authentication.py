@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from quire.config._model import Texts
 from quire.config._tls import File, Files
-from quire.config._values import DirectoryLike, DurationLike, duration_between
+from quire.config._values import Address, DirectoryLike, DurationLike, duration_between
 
-Method = Literal["none", "users", "token", "certificate"]
+Method = Literal["none", "users", "token", "certificate", "http"]
 UserFrom = Literal["common_name", "dns", "email", "uri"]
 
 #: The keys of each method, besides `max_hashing`. Those that it requires come first.
@@ -20,10 +21,12 @@ _REQUIRED: Final[dict[str, tuple[str, ...]]] = {
     "users": ("users_file",),
     "token": ("keys", "issuer", "audience"),
     "certificate": (),
+    "http": ("url",),
 }
 _OPTIONAL: Final[dict[str, tuple[str, ...]]] = {
     "token": ("leeway", "user_claim", "groups_claim"),
     "certificate": ("user_from", "users", "users_file"),
+    "http": ("timeout", "cache", "ca", "headers_file"),
 }
 #: Where a required key comes from.
 _HINTS: Final = {
@@ -31,6 +34,7 @@ _HINTS: Final = {
     "keys": ", a file with the public keys of the issuer (JWKS)",
     "issuer": ", the iss of the tokens",
     "audience": ", the aud of the tokens",
+    "url": ", the service to ask",
 }
 
 
@@ -39,11 +43,31 @@ def _pairs(value: Any) -> Any:
     return tuple(value.items()) if isinstance(value, Mapping) else value
 
 
+def _check_url(url: str) -> str:
+    """Refuses a URL whose request others could read. The error does not repeat a password."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError("the URL cannot be read") from None
+    if parts.scheme not in ("http", "https") or not host or not url.isascii() or not url.isprintable():
+        raise ValueError('expected a URL such as "https://logons.example/quire"')
+    if " " in url or parts.fragment:
+        raise ValueError("a URL of a service has no space and no fragment")
+    if "@" in parts.netloc:
+        raise ValueError("the URL has a user or a password, which would be shown in logs: use headers_file")
+    if parts.scheme == "http" and not Address(host, 0).is_loopback:
+        raise ValueError(
+            "http:// would send passwords without encryption: use https://, or a loopback address"
+        )
+    return url
+
+
 class Authentication(Files):
     """How a server finds out which user a client is."""
 
     #: `none`: it does not. `users`: by a name and a password, which `users_file` has. `token`: by a
-    #: JWT. `certificate`: by the certificate of the client.
+    #: JWT. `certificate`: by the certificate of the client. `http`: by the answer of a service.
     method: Method = "none"
     #: The users, as `quire user add` writes them.
     users_file: File | None = None
@@ -65,6 +89,16 @@ class Authentication(Files):
     user_from: UserFrom = "common_name"
     #: The users of names in certificates, if they are others.
     users: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)] = ()
+    #: The service that is asked about each logon, over https or at a loopback address.
+    url: Annotated[str, AfterValidator(_check_url)] | None = None
+    #: How long the answer may take.
+    timeout: Annotated[float, duration_between("1ms", "1m")] = 2.0
+    #: How long an acceptance is kept.
+    cache: Annotated[float, duration_between("0", "1d")] = 60.0
+    #: The authorities of the certificate of the service. Default: those of the system.
+    ca: File | None = None
+    #: Headers of the requests, one a line.
+    headers_file: File | None = None
 
     if TYPE_CHECKING:
 
@@ -82,6 +116,11 @@ class Authentication(Files):
             groups_claim: str = ...,
             user_from: UserFrom = ...,
             users: Mapping[str, str] | tuple[tuple[str, str], ...] = ...,
+            url: str | None = ...,
+            timeout: DurationLike = ...,
+            cache: DurationLike = ...,
+            ca: DirectoryLike | None = ...,
+            headers_file: DirectoryLike | None = ...,
         ) -> None: ...
 
     @model_validator(mode="after")

@@ -25,7 +25,7 @@ insecure = false                      # true: clients of other machines need no 
 # Add another [[transport]] to listen on another address, with its own limits.
 
 [authentication]
-method = "none"                       # "users": a name and a password; "token"; "certificate": of the client. Not "none" beyond loopback
+method = "none"                       # "users": a name and a password; "token"; "certificate"; "http". Not "none" beyond loopback
 # users_file = "users.toml"           # relative to this file; `quire user add` makes it
 max_hashing = 2                       # logons that are checked at the same time
 # keys = "keys.json"                  # for "token": the public keys of the issuer (JWKS), relative to this file
@@ -36,6 +36,11 @@ user_claim = "sub"
 groups_claim = "groups"
 user_from = "common_name"             # for "certificate": also "dns", "email" or "uri"
 # users = { "Anna Smith" = "anna" }   # for "certificate": users with other names
+# url = "https://logons.example/"     # for "http": the service that decides about each logon
+timeout = "2s"                        # how long its answer may take
+cache = "1m"                          # how long its acceptances are kept
+# ca = "ca.pem"                       # the authorities of its certificate; default: those of the system
+# headers_file = "headers"            # headers of the requests, one a line
 
 # Which user may do what. The first entry that applies decides. Without an entry, every user may do everything.
 # [[entitlement]]

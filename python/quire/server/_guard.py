@@ -16,11 +16,15 @@ from quire.config._authentication import Authentication
 from quire.server._identity import Checker, Given, Identity, Refused
 from quire.server._tls import mark_of
 
+#: Logons about which a service is asked at the same time. The threads only wait.
+_ASKING_MAX: Final = 16
+
 #: The text that a client receives for every reason.
 _REFUSED: Final = {
     "users": "user or password are not accepted",
     "token": "user or token are not accepted",
     "certificate": "the user of the certificate is not accepted",
+    "http": "user, password or token are not accepted",
 }
 
 
@@ -35,6 +39,10 @@ def checker_of(settings: Authentication) -> Checker:
             from quire.server._certificate_users import CertificateUsers
 
             return CertificateUsers(settings)
+        case "http":
+            from quire.server._http_users import HttpUsers
+
+            return HttpUsers(settings)
         case _:
             from quire.server._users import Passwords
 
@@ -56,8 +64,9 @@ class Guard:
         self.refused: str = _REFUSED[settings.method]
         self._seen = self._marks()
         self._checker = _prepared(settings)
+        thread_count = _ASKING_MAX if settings.method == "http" else settings.max_hashing
         self._threads = ThreadPoolExecutor(
-            settings.max_hashing, thread_name_prefix="quire-logon", initializer=_in_the_background
+            thread_count, thread_name_prefix="quire-logon", initializer=_in_the_background
         )
         self._failures = Failures()
 
@@ -89,6 +98,10 @@ class Guard:
     def use(self, checker: Checker) -> None:
         """Uses files that have changed. Ask `still` about each connection afterwards."""
         self._checker = checker
+
+    def forget(self) -> None:
+        """Keeps no result of a check any longer."""
+        self._checker.forget()
 
     def close(self) -> None:
         """Begins no further check."""

@@ -21,12 +21,15 @@ class Given:
     """The values that a client gave at its logon."""
 
     user: str | None
-    #: Its password or token.
-    secret: str | None = field(repr=False)
+    #: Its password and its token.
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
     #: The name of the client, the address of its connection, and the name of the transport.
     client: str = ""
     address: str = ""
     transport: str = ""
+    #: The name of the server.
+    instance: str = ""
     #: The parts of the certificate of its TLS connection, as `ssl` returns them.
     certificate: Mapping[str, Any] | None = field(default=None, repr=False)
 
@@ -51,6 +54,8 @@ class Refused:
     reason: str
     #: The text for the client, if it is another one than that of the method.
     text: str | None = None
+    #: The logon cannot be checked now, so the client tries again.
+    is_unavailable: bool = False
 
 
 class Checker(ABC):
@@ -63,6 +68,10 @@ class Checker(ABC):
     @abstractmethod
     def check(self, given: Given) -> Identity | Refused:
         """Decides about a logon. It may take long, and runs on any thread."""
+
+    def forget(self) -> None:
+        """Keeps no result of a check any longer."""
+        return
 
     def still(self, identity: Identity) -> bool:
         """Whether a connection that was accepted earlier may stay."""

@@ -48,6 +48,7 @@ class Logons:
     def __init__(self, config: Config, loop: asyncio.AbstractEventLoop, event: _Event) -> None:
         self._loop = loop
         self._event = event
+        self._instance = config.name
         self._transports = [transport.name for transport in config.transport]
         #: The guard of each transport. Transports with the same table share it.
         self._guards: list[Guard | None] = []
@@ -78,7 +79,7 @@ class Logons:
         """Begins to check a logon. Its result is an event."""
         guard = self._guards[transport]
         assert guard is not None
-        given = replace(given, transport=self._transports[transport])
+        given = replace(given, transport=self._transports[transport], instance=self._instance)
         check = self._checks[number] = guard.check(given)
         check.add_done_callback(partial(self._soon, self._checked, number, given, guard))
 
@@ -94,6 +95,11 @@ class Logons:
         for guard in self._distinct:
             if (changed := guard.changed()) is not None:
                 changed.add_done_callback(partial(self._soon, self._changed, guard))
+
+    def forget_results(self) -> None:
+        """After a reload: keeps no result of a check any longer."""
+        for guard in self._distinct:
+            guard.forget()
 
     def close(self) -> None:
         """Begins no further check."""
@@ -144,6 +150,9 @@ class Logons:
 
     def _refuse(self, number: int, given: Given, guard: Guard, refused: Refused) -> None:
         text = guard.refused if refused.text is None else refused.text
+        if refused.is_unavailable:
+            self._event(Engine.NOT_CHECKED, number, text.encode())
+            return
         delay = guard.delay_of(given.address.rpartition(":")[0], self._loop.time())
         refuse = partial(self._event, Engine.NOT_AUTHENTICATED, number, text.encode())
         if delay:

@@ -194,6 +194,8 @@ class Server:
             _log.warning("audit: reload %s", pairs(result="refused", reason=str(error)))
             raise
         self.config = config
+        if self._logons is not None:
+            self._logons.forget_results()
         self._look_at_files()
         reason = ", ".join(changed) or "nothing has changed"
         _log.info("audit: reload %s", pairs(result="applied", reason=reason))
@@ -604,11 +606,11 @@ class Server:
             link = self._loop.create_task(self._open_link(destination, address))
             self._links.add(link)
             link.add_done_callback(self._links.discard)
-        for number, client_name, user, password in turn.logons:
+        for number, client_name, user, password, token in turn.logons:
             if (connection := self._connections.get(number)) is not None:
                 assert self._logons is not None
                 given = Given(
-                    user, password, client_name, connection.peer, certificate=connection.certificate
+                    user, password, token, client_name, connection.peer, certificate=connection.certificate
                 )
                 self._logons.check(number, connection.transport_number, given)
         for number, command in turn.reloads:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from quire._errors import ConfigError
+from quire._quire import TOKEN_EXPIRED
 from quire.config._authentication import Authentication
 from quire.server._identity import Checker, Given, Identity, Refused, is_name
 
@@ -36,8 +37,9 @@ _ALGORITHMS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
 _SECRET_SIZE_MIN: Final = 32
 _RSA_SIZE_MIN: Final = 2048
 
-#: The text for a client whose token has a valid signature.
-EXPIRED: Final = "the token has expired"
+#: The text for a client whose token has a valid signature. It is a part of the protocol: a client
+#: with a function for the token then calls it once more.
+EXPIRED: Final = TOKEN_EXPIRED
 
 
 @dataclass(frozen=True)
@@ -139,9 +141,9 @@ class Tokens(Checker):
 
     def check(self, given: Given, now: float | None = None) -> Identity | Refused:
         """Decides about a logon. `now`: seconds since 1970."""
-        if given.secret is None:
+        if given.token is None:
             return Refused("no token")
-        claims = self._verified(given.secret)
+        claims = self._verified(given.token)
         if isinstance(claims, Refused):
             return claims
         times = self._times(claims, time.time() if now is None else now)

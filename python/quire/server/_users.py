@@ -278,7 +278,7 @@ class Passwords(Checker):
 
     def check(self, given: Given) -> Identity | Refused:
         """Decides about a logon."""
-        reason = self._verifier.check(given.user, given.secret)
+        reason = self._verifier.check(given.user, given.password)
         if reason is not None:
             return Refused(reason)
         assert given.user is not None

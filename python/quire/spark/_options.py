@@ -26,9 +26,11 @@ Place = str | Mapping[str, Any]
 class Access:
     """How a read or a write connects to a server."""
 
-    #: The user where the server asks for one; the password comes from the environment or a file.
+    #: The user where the server asks for one. The password or the token comes from the environment
+    #: or a file.
     user: str | None = None
     password_file: str | None = None
+    token_file: str | None = None
     #: Files of TLS: the authorities of the server, the certificate of the client and its key.
     ca: str | None = None
     certificate: str | None = None
@@ -40,18 +42,21 @@ class Access:
         return Client(
             url,
             user=self.user,
-            password=self._password(),
+            **self._secret(),
             ssl=tls if url.startswith("quires:") else None,
             wait=True,
             **options,
         )
 
-    def _password(self) -> str | None:
-        """The password from its file, else from the environment: an option would show it in plans and logs."""
-        if self.password_file is not None:
-            return Path(self.password_file).read_text(encoding="utf-8").strip()
-        # Without a user, the client looks for the user, too.
-        return None if self.user is None else os.environ.get("QUIRE_PASSWORD")
+    def _secret(self) -> dict[str, Any]:
+        """The password or the token from its file, else from the environment: an option would show it in plans and logs."""
+        for name, file in (("password", self.password_file), ("token", self.token_file)):
+            if file is not None:
+                return {name: Path(file).read_text(encoding="utf-8").strip()}
+        if self.user is None:
+            return {}  # the client looks for the user, too
+        found = {name: os.environ.get(f"QUIRE_{name.upper()}") for name in ("password", "token")}
+        return {name: secret for name, secret in found.items() if secret}
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def tokens(directory: str | os.PathLike[str]) -> Tokens:
 
         tokens = quire.testing.tokens(tmp_path)
         with quire.testing.server(authentication=tokens.authentication) as server:
-            client = quire.Client(server.url, password=tokens.make("anna", groups=["desk"]))
+            client = quire.Client(server.url, token=tokens.make("anna", groups=["desk"]))
 
     - `directory`: where the file `keys.json` is written
 

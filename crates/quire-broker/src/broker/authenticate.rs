@@ -1,5 +1,5 @@
-//! Logons whose password the driver checks. The check may take long, so it runs on another thread,
-//! and the logon waits for the result.
+//! Logons whose password or token the driver checks. The check may take long, so it runs on another
+//! thread, and the logon waits for the result.
 
 use std::time::Duration;
 
@@ -31,11 +31,17 @@ impl Broker {
             client_name: logon.client_name.to_owned(),
             user: logon.user.map(str::to_owned),
             password: logon.password.map(|password| Secret(password.0.to_owned())),
+            token: logon.token.map(|token| Secret(token.0.to_owned())),
         });
     }
 
-    /// The driver has checked the password of a logon. Its connection may have ended meanwhile.
-    pub(super) fn authenticated(&mut self, connection: ConnectionId, user: Result<&str, &str>, groups: &str) {
+    /// The driver has checked a logon. Its connection may have ended meanwhile.
+    pub(super) fn authenticated(
+        &mut self,
+        connection: ConnectionId,
+        user: Result<&str, (Code, &str)>,
+        groups: &str,
+    ) {
         let Some(id) = self.cx.session_of(connection) else { return };
         let session = self.cx.session(id);
         let Some(logon) = session.waiting_logon.take() else { return };
@@ -49,7 +55,7 @@ impl Broker {
                 // A logon may still wait for the disk.
                 self.cx.resume_commands(id, Stall::Authenticating);
             }
-            Err(reason) => self.cx.end(id, Code::AuthenticationFailed, reason),
+            Err((code, reason)) => self.cx.end(id, code, reason),
         }
     }
 }

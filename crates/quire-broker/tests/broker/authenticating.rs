@@ -24,6 +24,7 @@ fn send_logon(pair: &mut Pair, client: u64, name: &str, user: &str) {
 /// The driver has checked the password of the client.
 fn answer(pair: &mut Pair, client: u64, user: Result<&str, &str>) {
     let now = pair.now();
+    let user = user.map_err(|reason| (Code::AuthenticationFailed, reason));
     pair.broker.handle(now, Input::Authenticated { connection: ConnectionId(client), user, groups: "" });
     pair.turn();
     // The bytes that were not read meanwhile arrived at the end of this turn.

@@ -53,6 +53,8 @@ pub fn config(name: &str) -> ClientConfig {
         name: name.into(),
         user: None,
         password: None,
+        token: None,
+        renews_token: false,
         heartbeat: None,
         ack_interval: Duration::ZERO,
         reconnect: Reconnect { jitter: 0.0, ..Reconnect::default() },

@@ -6,7 +6,7 @@ use quire_client::{
     ClientConfig, ClientCore, ConnectionState, DeleteSpec, Event, Failure, FailureCode, NewMessage,
     PublishError, PublishLog, Sequence, StoredPublishes, SubscriptionSpec,
 };
-use quire_command::{Code, Command, LoggedOn, Reply};
+use quire_command::{Code, Command, LoggedOn, Reply, TOKEN_EXPIRED};
 use quire_types::time::Instant;
 use quire_wire::{Decode, Encode, RawFrame};
 
@@ -207,6 +207,44 @@ fn a_logon_names_the_run_and_the_highest_sequence_that_was_acknowledged_to_it() 
     let stored = StoredPublishes { last_sequence: 12, persisted: 9, run: 5, ..StoredPublishes::default() };
     core.keep_publishes_in(Box::new(NoLog), &stored);
     assert_eq!(next_run(&mut core), (5, 9));
+}
+
+fn refuse(core: &mut ClientCore, code: Code, reason: &str) {
+    core.handle_connected(Instant(0));
+    let mut bytes = Vec::new();
+    Reply::Error { code, reason }.encode(&mut bytes);
+    core.handle_received(Instant(0), bytes.into()).unwrap();
+    core.handle_disconnected(Instant(0));
+}
+
+#[test]
+fn a_token_that_has_expired_is_replaced_once() {
+    let mut core = ClientCore::new(ClientConfig { renews_token: true, ..config("a") }, Instant(0));
+    refuse(&mut core, Code::AuthenticationFailed, TOKEN_EXPIRED);
+    assert_eq!(*core.state(), ConnectionState::Connecting);
+    assert!(core.is_renewing_token());
+    assert_eq!(core.poll_connect(), Some((0, Instant(0))), "the same address, at once");
+    refuse(&mut core, Code::AuthenticationFailed, TOKEN_EXPIRED);
+    assert!(
+        matches!(core.state(), ConnectionState::Closed(Some(failure)) if failure.reason == TOKEN_EXPIRED)
+    );
+}
+
+#[test]
+fn a_token_is_not_replaced_without_another_one_or_for_another_reason() {
+    for (renews_token, reason) in [(false, TOKEN_EXPIRED), (true, "user or token are not accepted")] {
+        let mut core = ClientCore::new(ClientConfig { renews_token, ..config("a") }, Instant(0));
+        refuse(&mut core, Code::AuthenticationFailed, reason);
+        assert!(matches!(core.state(), ConnectionState::Closed(Some(_))));
+    }
+}
+
+#[test]
+fn a_logon_that_cannot_be_checked_is_tried_again() {
+    let mut core = ClientCore::new(config("a"), Instant(0));
+    refuse(&mut core, Code::AuthenticationUnavailable, "the service does not answer");
+    assert_eq!(*core.state(), ConnectionState::Connecting);
+    assert!(core.poll_connect().is_some_and(|(_, at)| at > Instant(0)));
 }
 
 /// A publish log that keeps nothing.

@@ -83,7 +83,7 @@ impl Inner {
                 self.core.name()
             ),
             Event::BookmarkMissing { topic, begins_now } => self.warn_of_bookmark(&topic, begins_now),
-            Event::ConnectionEnded { reason } => self.ended_because = Some(reason),
+            Event::ConnectionEnded { code, reason } => self.ended_because = Some((code.name(), reason)),
             Event::Overtaken { own, persisted, highest } => log::warn!(
                 target: "quire.client",
                 quire_client = self.core.name();

@@ -16,7 +16,7 @@ use quire_client::{ConnectionState, FailureCode};
 use super::server_load::Asker;
 use super::transport::{ConnectError, Endpoint};
 use super::wire::{Lost, Wire};
-use super::{Inner, LastError, Shared};
+use super::{Inner, LastError, NewSecret, Shared};
 
 /// The most bytes that an event loop reads at a time. After a full read, the thread reads for some
 /// time, while the loop works on the messages that it has.
@@ -286,9 +286,10 @@ fn connect<'a>(
     drop(inner);
     let endpoint = &endpoints[address % endpoints.len()];
     shared.inner.lock().address = endpoint.to_string();
-    if let Some(password) = &shared.password {
-        match password() {
-            Ok(password) => shared.inner.lock().core.set_password(password),
+    if let Some(secret) = &shared.secret {
+        match secret() {
+            Ok(NewSecret::Password(password)) => shared.inner.lock().core.set_password(password),
+            Ok(NewSecret::Token(token)) => shared.inner.lock().core.set_token(token),
             Err(reason) => {
                 disconnected(shared, FailureCode::Disconnected.name(), reason);
                 return None;
@@ -317,13 +318,13 @@ fn connect<'a>(
 /// The connection was lost, or could not be made.
 fn disconnected(shared: &Shared, code: &'static str, reason: String) {
     let mut inner = shared.inner.lock();
-    let reason = inner.ended_because.take().unwrap_or(reason);
+    let (code, reason) = inner.ended_because.take().unwrap_or((code, reason));
     let before = inner.core.state().clone();
     inner.last_error = Some(LastError { code, reason: format!("{}: {reason}", inner.address) });
     inner.core.handle_disconnected(shared.now());
     inner.drive.note_lost();
-    let code = inner.last_error.as_ref().map_or("", |error| error.code);
     match before {
+        ConnectionState::Connecting if inner.core.is_renewing_token() => (),
         ConnectionState::Connecting => inner.failed_attempts += 1,
         ConnectionState::Connected => {
             inner.lost_at = Some(Instant::now());

@@ -62,8 +62,8 @@ pub struct Options {
     pub publish_store: Option<PathBuf>,
     /// The store for the positions of bookmark subscriptions.
     pub bookmark_store: BookmarkStore,
-    /// Returns the password for each connection; `None`: that of `config`.
-    pub password: Option<PasswordSource>,
+    /// Returns the password or the token for each connection; `None`: those of `config`.
+    pub secret: Option<SecretSource>,
     /// The timeout of one attempt to connect.
     pub connect_timeout: Duration,
     /// No caller waits for the first connection. The client logs that there is none.
@@ -73,9 +73,18 @@ pub struct Options {
     pub receive_size_max: usize,
 }
 
-/// Returns the password for a connection, or the reason why there is none. The thread of the client
+/// Returns the secret for a connection, or the reason why there is none. The thread of the client
 /// calls it, and waits for it.
-pub type PasswordSource = Box<dyn Fn() -> Result<Secret<String>, String> + Send + Sync>;
+pub type SecretSource = Box<dyn Fn() -> Result<NewSecret, String> + Send + Sync>;
+
+/// The proof of the user of a client.
+#[derive(Debug)]
+pub enum NewSecret {
+    /// Its password.
+    Password(Secret<String>),
+    /// Its token.
+    Token(Secret<String>),
+}
 
 /// A client and its thread. Share it in an `Arc`; dropping the last one closes it without waiting.
 pub struct Client {
@@ -107,7 +116,7 @@ struct Shared {
     /// The wall's clock at `started`.
     started_at: SystemTime,
     on_ready: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
-    password: Option<PasswordSource>,
+    secret: Option<SecretSource>,
     connect_timeout: Duration,
     is_in_background: bool,
     endpoint_count: usize,
@@ -173,7 +182,7 @@ struct Inner {
     /// Why the last attempt to connect failed, or the connection was lost.
     last_error: Option<LastError>,
     /// The server's reason for ending the connection.
-    ended_because: Option<String>,
+    ended_because: Option<(&'static str, String)>,
     /// Attempts to connect that failed before the first logon.
     failed_attempts: usize,
     /// When the connection was lost; `None` while there is one.
@@ -253,7 +262,7 @@ impl Client {
             started: Instant::now(),
             started_at: SystemTime::now(),
             on_ready: Mutex::new(None),
-            password: options.password,
+            secret: options.secret,
             // The system refuses a timeout of zero.
             connect_timeout: options.connect_timeout.max(Duration::from_millis(1)),
             is_in_background: options.is_in_background,

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 use polling::{Event, Events, PollMode, Poller};
 use quire_broker::{Access, ConnectionId, Input, Level, TransportId};
+use quire_command::Code;
 use quire_journal::descriptor::Owned;
 
 use super::Command;
@@ -194,7 +195,7 @@ impl Reactor {
             }
             // Its configuration has no users.
             Effect::Authenticate { connection, .. } => {
-                let user = Err("an embedded engine has no users");
+                let user = Err((Code::AuthenticationFailed, "an embedded engine has no users"));
                 self.host.handle(Input::Authenticated { connection, user, groups: "" });
             }
             Effect::Reload { connection, command } => {

@@ -557,6 +557,8 @@ fn config(name: &str, address_count: usize, program: &Program, random: &mut Rand
         name: name.into(),
         user: None,
         password: None,
+        token: None,
+        renews_token: false,
         heartbeat: Some(Duration::from_millis(500) * factor),
         ack_interval: Duration::from_millis(random.below(20)),
         reconnect: Reconnect {
