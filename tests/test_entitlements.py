@@ -286,3 +286,26 @@ def test_the_command_line_explains_a_decision(tmp_path: Path, capsys: pytest.Cap
     assert json.loads(capsys.readouterr().out)["groups"] == ["desk"]
     assert run([*check, "bob", "fly", "orders"]) == 2
     assert run(["entitlement", "check", "bob", "read", "orders", "--config", str(tmp_path / "none")]) == 2
+
+
+def test_queues_are_listed_by_name_to_users_who_may_not_see_their_figures(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    entries = [
+        {"user": "anna", "topic": "jobs", "allow": "read"},
+        {"user": "bob", "topic": ["jobs", "other"], "allow": ["monitor", "admin"]},
+    ]
+    queues = [{"name": name, "message_type": "json"} for name in ("jobs", "other")]
+    with quire.testing.server(users=USERS, entitlement=entries, queue=queues) as server:
+        with client(server, "anna") as anna, client(server, "bob") as bob:
+            assert anna.queue_stats() == {"jobs": {}}
+            assert list(bob.queue_stats()) == ["jobs", "other"]
+            with pytest.raises(AttributeError):
+                _ = anna.queue_stats()["jobs"].depth
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("QUIRE_USER", "anna")
+            patch.setenv("QUIRE_PASSWORD", "correct horse")
+            assert run(["queue", "ls", "--url", server.url]) == 0
+            assert "jobs" in capsys.readouterr().out
+            assert run(["queue", "ls", "--url", server.url, "--json"]) == 0
+            assert json.loads(capsys.readouterr().out) == {"queue": "jobs"}

@@ -16,7 +16,7 @@ use super::admin::{AdminCommand, Requester};
 use super::context::Context;
 use super::reply::Refused;
 use crate::config::queues::QueueSettings;
-use crate::entitlement::{ANONYMOUS, Denied, Entitlements, Grant, Resource, Right, Rights};
+use crate::entitlement::{ANONYMOUS, Denied, Entitlements, Grant, Nameable, Resource, Right, Rights};
 use crate::io::Event;
 use crate::session::SessionId;
 use crate::subscription::{Range, ServedBy};
@@ -296,6 +296,14 @@ impl Context {
             self.note_denied(id, denied);
         }
         writable
+    }
+
+    /// The messages of the log that the user of a connection may name by their bookmarks.
+    pub fn nameable(&self, id: SessionId) -> Nameable {
+        self.clients.sessions.all[id]
+            .rights
+            .as_ref()
+            .map_or_else(Nameable::default, |rights| rights.nameable())
     }
 
     /// Whether the requester may see the figures of a queue or of a resource.

@@ -1,6 +1,8 @@
 //! Administration. Its commands are the same for a client, for the local administrator and for the
 //! process of the server.
 
+use std::collections::BTreeMap;
+
 use quire_journal::SegmentInfo;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -71,8 +73,13 @@ pub enum AdminReply {
     /// The files that were taken, or would be taken, as they are now. A removed file is described
     /// as it was. Empty: no file is selected, or the selected file must not be removed.
     Files(Vec<SegmentInfo>),
-    /// The figures of queues by name.
-    Queues(QueueFigures),
+    /// The figures of queues by name, and the names of queues whose figures are hidden.
+    Queues {
+        /// By name.
+        figures: QueueFigures,
+        /// The names of other queues.
+        names: Vec<String>,
+    },
     /// All figures.
     Stats(Box<Stats>),
     /// The figures of every object.
@@ -244,7 +251,12 @@ impl Context {
             // A value in between would have every connection of the figures twice.
             AdminReply::Stats(stats) => stats.to_json(),
             AdminReply::Figures(figures) => figures.to_json(),
-            AdminReply::Queues(queues) => json!({ "queues": queues }).to_string(),
+            AdminReply::Queues { figures, names } => {
+                let figures = figures.iter().map(|(name, figures)| (name, json!(figures)));
+                let hidden = names.iter().map(|name| (name, json!({})));
+                let queues: BTreeMap<_, _> = figures.chain(hidden).collect();
+                json!({ "queues": queues }).to_string()
+            }
             AdminReply::Server(server) => json!({ "server": server }).to_string(),
             AdminReply::Identity { name, user } => {
                 let version = env!("CARGO_PKG_VERSION");

@@ -13,6 +13,7 @@ use quire_journal::{
     AllTopics, Appended, Bookmark, Journal, JournalError, NewRecord, Position, PublisherId, Reader, Timestamp,
 };
 
+use super::entitlement::Nameable;
 use super::failure::Failure;
 use super::replicated::{Destinations, Replicated};
 use quire_types::time::{Instant, Now};
@@ -95,8 +96,12 @@ pub struct Moment {
 
 /// The position and the time of the message that a bookmark names; `None` when the log does not
 /// have it. May read from the disk.
-pub fn find_moment(reader: &Reader, bookmark: Bookmark) -> Result<Option<Moment>, JournalError> {
-    let Some(position) = reader.find(bookmark)? else { return Ok(None) };
+pub fn find_moment(
+    reader: &Reader,
+    bookmark: Bookmark,
+    nameable: &Nameable,
+) -> Result<Option<Moment>, JournalError> {
+    let Some(position) = nameable.find(reader, bookmark)? else { return Ok(None) };
     let mut cursor = reader.cursor(Position::new(position.get() - 1)).sparingly();
     let Some(batch) = cursor.next(position, &AllTopics)? else { return Ok(None) };
     let record = batch.records().find(|record| record.position == position);

@@ -55,7 +55,8 @@ def ls(*, url: Url = None, json: Json = False) -> int:
         [
             # A server from before queues could be created at run time does not say whether this one
             # was.
-            [name, *(_shown(key, figures[key]) for key, _ in COLUMNS), figures.get("created", False)]
+            # Without the right `monitor`, a queue has no figures.
+            [name, *(_shown(key, figures.get(key, "")) for key, _ in COLUMNS), figures.get("created", "")]
             for name, figures in queues.items()
         ],
     )
@@ -64,7 +65,7 @@ def ls(*, url: Url = None, json: Json = False) -> int:
 
 def _shown(key: str, value: Any) -> Any:
     """A figure as the table of `ls` shows it."""
-    return f"{value:.1f}" if key == "age_of_oldest_s" and value is not None else value
+    return f"{value:.1f}" if key == "age_of_oldest_s" and isinstance(value, float) else value
 
 
 @app.command

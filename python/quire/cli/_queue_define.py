@@ -241,6 +241,11 @@ def drop(
         # Without figures, the queue left the configuration with messages, or there is no such
         # queue.
         figures = client.queue_stats().get(queue)
+        # A user without the right `monitor` does not see how many messages it has.
+        if figures is not None and not figures and not yes:
+            raise quire.ConfigError(
+                f"drop: you may not see whether queue {queue} has messages; add --yes to drop it with its messages"
+            )
         count = figures["depth"] + figures["inactive"] if figures else 0
         if figures and figures.get("created", True) and count and not yes:
             raise quire.ConfigError(

@@ -56,6 +56,13 @@ impl AwaitedEnds {
     }
 }
 
+/// Whether the user of a subscription may name the message. A message that it may not name must not
+/// end its range: the end would tell that the log has the message.
+fn may_name(cx: &Context, id: SubscriptionId, record: &Record<'_>) -> bool {
+    let subscription = cx.clients.subscriptions.get(id);
+    subscription.is_some_and(|subscription| cx.nameable(subscription.session).allows(record.topic))
+}
+
 impl Bookmarks {
     /// Sets the end of the subscription.
     pub(crate) fn set_until(&mut self, cx: &mut Context, id: SubscriptionId, until: Option<EndPosition>) {
@@ -88,11 +95,15 @@ impl Bookmarks {
             self.awaited_ends.instants.pop_first();
             found.push((id, before));
         }
-        for id in self.awaited_ends.bookmarks.remove(&record.bookmark()).unwrap_or_default() {
-            let until = self.progress(id).and_then(|progress| progress.until.as_ref());
+        let mut hidden = self.awaited_ends.bookmarks.remove(&record.bookmark()).unwrap_or_default();
+        for id in hidden.extract_if(.., |id| may_name(cx, *id, record)) {
+            let until = self.subscriptions.get(id).and_then(|progress| progress.until.as_ref());
             if let Some(EndPosition::Awaited(end)) = until {
                 found.push((id, end.with(record.position)));
             }
+        }
+        if !hidden.is_empty() {
+            self.awaited_ends.bookmarks.insert(record.bookmark(), hidden);
         }
         for &(id, until) in &found {
             self.end_found(cx, id, until);

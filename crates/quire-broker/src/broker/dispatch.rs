@@ -266,11 +266,15 @@ impl Broker {
             }
             AdminCommand::QueueStats(None) => {
                 let mut figures = self.queues.stats(&self.cx);
-                figures.retain(|name, _| self.cx.may_monitor(&by, name));
-                AdminReply::Queues(figures)
+                figures.retain(|name, _| self.cx.knows(&by, name));
+                let hidden = figures.extract_if(.., |name, _| !self.cx.may_monitor(&by, name));
+                let names = hidden.map(|(name, _)| name).collect();
+                AdminReply::Queues { figures, names }
             }
             AdminCommand::QueueStats(Some(name)) => match self.queues.stats_of(&self.cx, &name) {
-                Some(stats) => AdminReply::Queues(QueueFigures::from([(name, stats)])),
+                Some(stats) => {
+                    AdminReply::Queues { figures: QueueFigures::from([(name, stats)]), names: Vec::new() }
+                }
                 None => AdminReply::refused(Code::UnknownQueue, format!("no queue has the name {name:?}")),
             },
             AdminCommand::Stats => AdminReply::Stats(Box::new(self.stats())),

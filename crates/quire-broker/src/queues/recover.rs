@@ -9,6 +9,7 @@ use super::instance_names::NamesFile;
 use super::sidecars::QueuePoints;
 use super::{Definition, QueueService};
 use crate::context::Context;
+use crate::entitlement::Nameable;
 use crate::{Event, Output};
 use quire_queue::{Change, ChangeKind, Logged, QueueId, Reasons, Time};
 
@@ -131,7 +132,7 @@ impl QueueService {
                     Beginning { after, is_changed: false, is_known: true, read_after: after }
                 }
                 known => {
-                    let found = start.locate(&cx.log.reader, now, false)?;
+                    let found = start.locate(&cx.log.reader, now, false, &Nameable::default())?;
                     let after = found.unwrap_or_default();
                     Beginning { after, is_changed: known.is_some(), is_known: false, read_after: after }
                 }

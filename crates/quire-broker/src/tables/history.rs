@@ -160,9 +160,9 @@ impl Tables {
 }
 
 fn begin_search(cx: &mut Context, id: SessionId, bookmark: Bookmark) -> u64 {
-    let reader = cx.log.reader.clone();
+    let (reader, nameable) = (cx.log.reader.clone(), cx.nameable(id));
     cx.begin_job(
-        move |_| find_moment(&reader, bookmark),
+        move |_| find_moment(&reader, bookmark, &nameable),
         move |tables: &mut Tables, cx, number, found| tables.bookmark_found(cx, id, number, found),
     )
 }

@@ -1,7 +1,7 @@
 //! Messages that the filter of an entry hides: no way to read, to count, to change or to delete
 //! them, and the fields that its select list hides.
 
-use quire_broker::{EntrySettings, Right};
+use quire_broker::{Access, EntrySettings, Right};
 use quire_command::*;
 use quire_types::Verdict;
 
@@ -393,4 +393,65 @@ fn a_hidden_message_that_another_consumer_holds_is_not_settled() {
     pair.settle_bookmarks_as(3, "jobs", Verdict::Acknowledge, &held, 8, Acks::PROCESSED);
     pair.turn();
     assert_eq!((pair.clients[&3].detail, pair.figure("jobs", "acknowledged")), (2, 2));
+}
+
+/// A message of a topic without the right to replay is as if the log did not have it.
+#[test]
+fn a_bookmark_does_not_tell_whether_the_log_has_a_message_of_a_hidden_topic() {
+    let replays = [Right::Read, Right::Replay, Right::Query];
+    // Of one publisher. The position of a hidden message is that of none.
+    let published = ["orders", "secret", "orders", "secret", "orders", "orders"];
+    let answers = |hidden: &[&str], bookmark: &str| {
+        let mut pair = with_entries(vec![entry(&replays, "orders"), entry(&replays, "state")]);
+        pair.connect_as(3, Access::Administrator);
+        pair.log_on(3, "publisher");
+        for (sequence, topic) in (1..).zip(published) {
+            if !hidden.contains(&topic) {
+                pair.publish(3, sequence, topic, &format!(r#"{{"n":{sequence}}}"#));
+            }
+        }
+        pair.turn();
+        let publisher = quire_journal::PublisherId::of_client_name("publisher").get();
+        let text = bookmark.replace("P", &publisher.to_string());
+        pair.subscribe(
+            2,
+            &Subscribe { options: SubscribeOptions::NOT_FOUND_FAILS, ..replay(1, "orders", &text) },
+        );
+        pair.turn();
+        let data = |said: Vec<Said>| {
+            let said = said.into_iter().map(|said| match said {
+                Said::Message { data, .. } => data,
+                said => format!("{said:?}"),
+            });
+            said.collect::<Vec<_>>()
+        };
+        let first = data(pair.take(2));
+        // An end that is not in the log yet.
+        if hidden.is_empty() {
+            pair.publish(3, 7, "secret", r#"{"n":7}"#);
+        }
+        pair.publish(3, 8, "orders", r#"{"n":8}"#);
+        pair.turn();
+        (first, data(pair.take(2)))
+    };
+    for bookmark in [
+        "P|2|",
+        "P|4|",
+        "P|2|,P|5|",
+        "P|4|,P|6|",
+        "[P|2|:P|4|]",
+        "(P|1|:P|4|]",
+        "(P|1|:P|4|)",
+        "(P|4|:P|2|)",
+        "(P|1|:P|7|]",
+        "0",
+    ] {
+        assert_eq!(answers(&[], bookmark), answers(&["secret"], bookmark), "{bookmark}");
+    }
+    let (found, _) = answers(&[], "P|3|");
+    assert_eq!(found[1..3], [r#"{"n":5}"#, r#"{"n":6}"#], "{found:?}");
+    let (found, _) = answers(&[], "P|2|");
+    assert!(found[0].contains("BookmarkNotFound"), "{found:?}");
+    let (found, _) = answers(&[], "(P|1|:P|5|]");
+    assert_eq!(found.iter().filter(|data| data.contains("\"n\"")).count(), 2, "{found:?}");
 }

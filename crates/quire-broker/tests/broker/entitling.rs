@@ -364,6 +364,21 @@ fn subjects_show_what_is_allowed() {
 }
 
 #[test]
+fn queues_are_listed_to_users_with_any_right_and_their_figures_to_those_who_may_see_them() {
+    for (right, has_figures) in [(Right::Read, false), (Right::Admin, false), (Right::Monitor, true)] {
+        let mut config = guarded(vec![entry(&[right], "jobs")]);
+        config.queues.push(queue("other"));
+        let mut pair = Pair::with(config);
+        log_on_as(&mut pair, 2, "anna", "");
+        let figures = shown(&mut pair, &Command::Stats { command: NUMBER, queue: None });
+        let queues = figures["queues"].as_object().unwrap();
+        assert_eq!(queues.keys().collect::<Vec<_>>(), ["jobs"], "{right}");
+        assert_eq!(queues["jobs"].get("depth").is_some(), has_figures, "{right}");
+        assert_eq!(queues["jobs"].as_object().unwrap().is_empty(), !has_figures, "{right}");
+    }
+}
+
+#[test]
 fn a_refusal_does_not_tell_whether_a_topic_exists() {
     let mut pair = start(vec![entry(&[Right::Read], "other")]);
     log_on_as(&mut pair, 2, "anna", "");

@@ -9,12 +9,14 @@
 //! - `rights`: the entries of one user, and the decision about a request.
 //! - `grant`: the part of the messages that a command may see or change.
 //! - `guard`: the decisions about the topics of a pattern.
+//! - `nameable`: the messages of the log that a user may name by their bookmarks.
 //! - `explain`: the decision entry by entry, for a person.
 
 mod entry;
 mod explain;
 mod grant;
 mod guard;
+mod nameable;
 mod rights;
 #[cfg(test)]
 mod tests;
@@ -22,4 +24,5 @@ mod tests;
 pub use entry::{Entitlements, EntrySettings, Resource, Right};
 pub use explain::{Explanation, Step};
 pub use grant::{Grant, TopicSelect};
+pub use nameable::Nameable;
 pub use rights::{ANONYMOUS, Denied, Rights};

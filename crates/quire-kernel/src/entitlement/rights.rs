@@ -8,6 +8,7 @@ use rustc_hash::FxBuildHasher;
 use super::entry::{Entitlements, Entry, Right};
 use super::grant::Grant;
 use super::guard::Guard;
+use super::nameable::Nameable;
 use crate::reply::Refused;
 use quire_command::Code;
 use quire_expression::filter::{Filter, FilterOptions};
@@ -92,6 +93,11 @@ impl Rights {
     /// Whether a right is allowed on a topic, for any of its messages.
     pub fn allows(&self, right: Right, topic: &str) -> bool {
         self.entry_for(right, topic).is_some()
+    }
+
+    /// The messages of the log that the user may name by their bookmarks.
+    pub fn nameable(&self) -> Nameable {
+        Nameable::within(&self.entries)
     }
 
     /// Whether the user has any right on the topic.

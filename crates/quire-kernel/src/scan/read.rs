@@ -14,6 +14,7 @@ use quire_journal::{
 use super::record::{context_of, message_of};
 use super::start::{BookmarkError, Start};
 use crate::codec::Encoder;
+use crate::entitlement::Nameable;
 use quire_expression::filter::{Filter, FilterError, FilterOptions};
 use quire_expression::message_type::Arena;
 use quire_expression::topic::{TopicError, TopicSelector};
@@ -161,7 +162,7 @@ impl Scan {
 /// The place after the start that the text names.
 fn locate(reader: &Reader, text: &str, held: Position) -> Result<Position, ScanError> {
     let start: Start = text.parse()?;
-    let found = start.locate(reader, held, false)?;
+    let found = start.locate(reader, held, false, &Nameable::default())?;
     found.ok_or_else(|| ScanError::NotFound { text: text.chars().take(64).collect() })
 }
 

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use crate::entitlement::Nameable;
 use quire_journal::{Bookmark, JournalError, Position, Reader, Timestamp};
 
 /// The most bookmarks in a list. It is far more than the publishers that one subscriber follows,
@@ -105,12 +106,14 @@ impl Start {
 
     /// The place after the oldest of the points in this log, or before it with `is_included`;
     /// `None` when the log contains none of them. When the log lacks a message of the list, the
-    /// start is before the next message of the same publisher. May read from the disk.
+    /// start is before the next message of the same publisher. Only messages that may be named
+    /// count. May read from the disk.
     pub fn locate(
         &self,
         reader: &Reader,
         now: Position,
         is_included: bool,
+        nameable: &Nameable,
     ) -> Result<Option<Position>, JournalError> {
         let back = u64::from(is_included);
         let (mut oldest, mut before): (Option<Position>, Option<Position>) = (None, None);
@@ -118,7 +121,7 @@ impl Start {
             let found = match *point {
                 StartPoint::Epoch => Some(Position::default()),
                 StartPoint::Now => Some(now),
-                StartPoint::Bookmark(bookmark) => match reader.find_from(bookmark)? {
+                StartPoint::Bookmark(bookmark) => match nameable.find_from(reader, bookmark)? {
                     Some((sequence, position)) if sequence == bookmark.sequence => {
                         Some(Position(position.0 - back))
                     }

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use quire_journal::{Bookmark, JournalError, Position, Reader, Timestamp};
 
+use crate::entitlement::Nameable;
 use crate::replay::Located;
 use crate::scan::BookmarkError;
 use crate::scan::Start;
@@ -72,12 +73,17 @@ impl Range {
     }
 
     /// The places of both ends. May read from the disk.
-    pub fn locate(&self, reader: &Reader, now: Position) -> Result<Located, JournalError> {
+    pub fn locate(
+        &self,
+        reader: &Reader,
+        now: Position,
+        nameable: &Nameable,
+    ) -> Result<Located, JournalError> {
         let until = match &self.end {
-            Some(end) => end.locate(reader, now)?,
+            Some(end) => end.locate(reader, now, nameable)?,
             None => None,
         };
-        Ok(Located { after: self.start.locate(reader, now, self.starts_with)?, until })
+        Ok(Located { after: self.start.locate(reader, now, self.starts_with, nameable)?, until })
     }
 }
 
@@ -93,10 +99,17 @@ impl End {
 
     /// The last position of the range; `None` while the persisted records do not reach it. May read
     /// from the disk.
-    pub fn locate(&self, reader: &Reader, now: Position) -> Result<Option<Position>, JournalError> {
+    pub fn locate(
+        &self,
+        reader: &Reader,
+        now: Position,
+        nameable: &Nameable,
+    ) -> Result<Option<Position>, JournalError> {
         match self.point {
             StartPoint::Epoch | StartPoint::Now => Ok(self.without_search(now)),
-            StartPoint::Bookmark(bookmark) => Ok(reader.find(bookmark)?.map(|position| self.with(position))),
+            StartPoint::Bookmark(bookmark) => {
+                Ok(nameable.find(reader, bookmark)?.map(|position| self.with(position)))
+            }
             StartPoint::Time(_) => {
                 // This is read first, because a message that is taken meanwhile may be after the
                 // end.

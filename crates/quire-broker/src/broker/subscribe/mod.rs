@@ -152,9 +152,9 @@ impl Broker {
         };
         // The end may have been recorded since the search for it, and the pass is then already
         // beyond it. Another search takes microseconds.
-        let until = match found
-            .map_or_else(|| end.locate(&self.cx.log.reader, plan.log_end), |until| Ok(Some(until)))
-        {
+        let nameable = self.cx.nameable(id);
+        let locate = || end.locate(&self.cx.log.reader, plan.log_end, &nameable);
+        let until = match found.map_or_else(locate, |until| Ok(Some(until))) {
             Ok(until) => until.map_or(EndPosition::Awaited(Box::new(end)), EndPosition::At),
             Err(error) => {
                 let refused = Refused::new(code_of(&error), error.to_string());

@@ -63,10 +63,10 @@ impl Searches {
 
     fn search(&mut self, cx: &mut Context, id: SessionId) {
         let Some(pending) = self.by_session.get_mut(&id) else { return };
-        let reader = cx.log.reader.clone();
+        let (reader, nameable) = (cx.log.reader.clone(), cx.nameable(id));
         pending.number = match (pending.bookmark, pending.plan.range()) {
             (Some(bookmark), _) => Some(cx.begin_job(
-                move |_| find_moment(&reader, bookmark),
+                move |_| find_moment(&reader, bookmark, &nameable),
                 move |searches: &mut Searches, cx, number, found| {
                     let start = searches.state_found(cx, id, number, found);
                     searches.found.extend(start.map(|(plan, moment)| (id, plan, Start::WithStateOf(moment))));
@@ -75,7 +75,7 @@ impl Searches {
             (None, Some(range)) => {
                 let (range, now) = (range.clone(), pending.plan.log_end);
                 Some(cx.begin_job(
-                    move |_| range.locate(&reader, now),
+                    move |_| range.locate(&reader, now, &nameable),
                     move |searches: &mut Searches, cx, number, found| {
                         let start = searches.located(cx, id, number, found);
                         searches.found.extend(start.map(|(plan, bounds)| (id, plan, Start::At(bounds))));
