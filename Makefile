@@ -11,7 +11,7 @@ JAR_SOURCES := $(shell find crates/quire-jvm -name '*.java' -o -name '*.py')
 # Python keeps its bytecode, whatever the environment says: otherwise each of the thousands of processes of the tests compiles the package.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup engine demo bench test quick check rust-test python-test spark-test spark-kills bench-build instructions sim model fuzz fuzz-readers crash churn peers docs wheel clean
+.PHONY: setup engine demo bench test quick check rust-test python-test spark-test spark-kills bench-build instructions sim model fuzz fuzz-readers crash churn peers docs browser wheel clean
 
 setup: $(STAMP)
 
@@ -181,6 +181,10 @@ peers: setup
 	$(BIN)/python -m benches.peers $(PEERS)
 
 # The site, in target/site. A link that leads nowhere fails it. ruff breaks long signatures into lines.
+# What the tests of the console need besides Chromium.
+browser:
+	npm install --silent --no-save --prefix tests axe-core@4.14.1
+
 docs: $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet 'mkdocs>=1.6,<2' 'mkdocs-material>=9.7,<10' 'mkdocstrings-python>=2,<3' 'ruff>=0.14'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict

@@ -303,7 +303,7 @@ class BookmarkStore:
 class Client:
     def __new__(
         cls,
-        links: Sequence[tuple[str, int] | tuple[str, int, TLS] | tuple[Path] | Embedded],
+        links: Sequence[tuple[str, int] | tuple[str, int, TLS] | tuple[Path] | Embedded | Inside],
         name: str,
         options: ClientOptions,
         bookmark_store: BookmarkStore | None,
@@ -418,6 +418,14 @@ class Embedded:
     def __new__(
         cls, config: str, directory: str | PathLike[str] | None, name: str, joins_any: bool
     ) -> Embedded: ...
+
+@final
+class Inside:
+    """A connection inside of this process, between a client and a server that runs on an event loop."""
+
+    def __new__(cls) -> Inside: ...
+    def server_end(self) -> int:
+        """Returns the descriptor of the end of the server. It belongs to the caller. A second call fails."""
 
 @final
 class Engine:

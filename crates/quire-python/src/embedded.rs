@@ -1,12 +1,18 @@
-//! An engine inside this process, for clients of `file:` and `memory:`.
+//! Engines and connections inside this process.
 
+use std::io;
+use std::os::fd::IntoRawFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use quire_broker::BrokerConfig;
 use quire_driver::client::{Endpoint, Tls, admin_socket};
+use quire_driver::descriptor::socket_pair;
 use quire_driver::{Engine, EngineKey};
+use quire_journal::descriptor::Owned;
 
 use crate::engine::to_python;
 use crate::errors;
@@ -39,6 +45,33 @@ impl Embedded {
         let engine = interpreter::outside(py, || open(key, config)).map_err(|error| to_python(py, error))?;
         Ok(Embedded { engine: Handle::new(engine) })
     }
+}
+
+/// A connection inside of this process, between a client and a server that runs on an event loop.
+#[pyclass(frozen, module = "quire._quire")]
+pub struct Inside {
+    /// Taken by the client, which cannot connect again.
+    client: Arc<Mutex<Option<Owned<UnixStream>>>>,
+    server: Mutex<Option<Owned<UnixStream>>>,
+}
+
+#[pymethods]
+impl Inside {
+    #[new]
+    fn new() -> PyResult<Self> {
+        let (client, server) = socket_pair()?;
+        Ok(Inside { client: Arc::new(Mutex::new(Some(client))), server: Mutex::new(Some(server)) })
+    }
+
+    /// The descriptor of the end of the server. It belongs to the caller. A second call fails.
+    fn server_end(&self) -> PyResult<i32> {
+        let server = self.server.lock().take().ok_or_else(has_ended)?;
+        Ok(server.get()?.try_clone()?.into_raw_fd())
+    }
+}
+
+fn has_ended() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionRefused, "the connection inside of the process has ended")
 }
 
 /// `quire.TLS`, member by member.
@@ -74,6 +107,7 @@ pub enum LinkArgument<'py> {
     /// The journal directory of a server on this machine.
     Local((PathBuf,)),
     Embedded(PyRef<'py, Embedded>),
+    Inside(PyRef<'py, Inside>),
 }
 
 impl From<LinkArgument<'_>> for Endpoint {
@@ -87,6 +121,12 @@ impl From<LinkArgument<'_>> for Endpoint {
             LinkArgument::Embedded(embedded) => {
                 let engine = embedded.engine.value().clone();
                 Endpoint::Embedded(Arc::new(move || engine.connect().map(Into::into)))
+            }
+            LinkArgument::Inside(inside) => {
+                let client = Arc::clone(&inside.client);
+                Endpoint::Embedded(Arc::new(move || {
+                    client.lock().take().map(Into::into).ok_or_else(has_ended)
+                }))
             }
         }
     }

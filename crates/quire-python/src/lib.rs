@@ -48,6 +48,7 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<subscription::SubscriptionMessages>()?;
     module.add_class::<message::Message>()?;
     module.add_class::<embedded::Embedded>()?;
+    module.add_class::<embedded::Inside>()?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<engine::Turn>()?;
     module.add_class::<filter::Filter>()?;

@@ -59,7 +59,7 @@ class Access:
         if given is None:
             raise self._unauthorized("the request has no credentials")
         # A certificate is checked for each connection by TLS, and here again for each request.
-        key = hashlib.sha256(self._salt + repr((given.user, given.secret)).encode()).digest()
+        key = hashlib.sha256(self._salt + repr((given.user, given.password, given.token)).encode()).digest()
         if given.certificate is None and (kept := self._kept.get(key)) is not None:
             identity, until = kept
             if time.monotonic() < until and _is_current(identity) and guard.still(identity):
@@ -142,11 +142,11 @@ def _given(scope: dict[str, Any], method: str) -> Given | None:
     address = f"{host}:{port}"
     certificate = scope.get("state", {}).get("certificate")
     if method == "certificate":
-        return None if certificate is None else Given(None, None, address=address, certificate=certificate)
+        return None if certificate is None else Given(None, address=address, certificate=certificate)
     header = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
     scheme, _, value = header.partition(" ")
     if method == "token" and scheme.lower() == "bearer":
-        return Given(None, value.strip(), address=address, transport="admin")
+        return Given(None, token=value.strip(), address=address, transport="admin")
     if scheme.lower() != "basic":
         return None
     try:

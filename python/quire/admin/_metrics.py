@@ -254,6 +254,7 @@ NODES: Final[tuple[Node, ...]] = (
         "instance/queues",
         "the queues",
         (
+            Metric("takes_dead_letters", "F", "bool", "it is over the dead letter topic of a queue"),
             Metric("depth", "S", "messages", "active messages: waiting, delayed and leased"),
             Metric(
                 "waiting",

@@ -39,7 +39,7 @@ class Administration:
         if admin.address is not None:
             self._access = Access(lambda: server.config)
             app = AdminApp(admin, self._access, self._figures, self._health)
-            _console.add_routes(app)
+            _console.add_routes(app, server)
             self._http = HTTPServer(admin, app.asgi(), self._work)
 
     @property

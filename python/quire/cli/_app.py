@@ -399,12 +399,19 @@ def replay(
 
 
 @app.command
-def demo(*, directory: Path | None = None, flights: int | None = None, spark: bool = True) -> int:
+def demo(
+    *,
+    directory: Path | None = None,
+    flights: int | None = None,
+    spark: bool = True,
+    stay: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
     """Publish, filter and replay 336,776 flights, with a kill -9 of the server in the middle.
 
     For example:
       quire demo
       quire demo --flights 20000 --directory /tmp/flights
+      quire demo --flights 20000 --no-spark --stay
 
     Parameters
     ----------
@@ -414,10 +421,12 @@ def demo(*, directory: Path | None = None, flights: int | None = None, spark: bo
         Number of flights to use. Default: all.
     spark
         Read the journal with Spark at the end, if Spark is installed.
+    stay
+        Keep the server and its console running until Ctrl-C, with live traffic.
     """
     from quire.demo._demo import run
 
-    return run(directory, flights, spark)
+    return run(directory, flights, spark, stay)
 
 
 @config_app.command

@@ -26,6 +26,9 @@ from quire.config._values import (
 #: The packages of the extra.
 _PACKAGES: Final = ("starlette", "uvicorn", "prometheus_client")
 
+#: Clients inside of the server for requests of the HTTP server, at the same time.
+CLIENTS_INSIDE_MAX: Final = 100
+
 #: Statistics that no file has.
 IN_MEMORY: Final = ":memory:"
 

@@ -26,7 +26,7 @@ from quire._bookmarks import Bookmark, bookmark_to_core, is_as_in_core
 from quire._errors import BadBookmarkError, ConfigError
 from quire._filter import MessageType
 from quire._text import path_to_core
-from quire.config._admin import IN_MEMORY, Admin
+from quire.config._admin import CLIENTS_INSIDE_MAX, IN_MEMORY, Admin
 from quire.config._authentication import Authentication
 from quire.config._entitlement import Entitlement
 from quire.config._last_values import TABLES_LATER, SowTopic, not_in_this_version
@@ -761,6 +761,19 @@ class Config(Model):
         """The entries of `entitlement` as the core reads them."""
         return [entry.to_core() for entry in self.entitlement]
 
+    def _transport_inside(self) -> list[dict[str, Any]]:
+        """The transport of clients inside of the server: those of the HTTP server, whose users it knows."""
+        if self.admin is None or self.admin.address is None:
+            return []
+        return [
+            {
+                "name": "admin",
+                "max_message_size": max(transport.max_message_size for transport in self.transport),
+                "max_connections": CLIENTS_INSIDE_MAX,
+                "authenticates": self.authentication_of_admin.method != "none",
+            }
+        ]
+
     def to_core(self, *, in_memory: bool = False, max_connections: int | None = None) -> str:
         """The JSON that the core reads: bytes and nanoseconds. `max_connections`: where there is
         room for fewer than configured."""
@@ -807,7 +820,8 @@ class Config(Model):
                         "authenticates": self.authentication_of(transport).method != "none",
                     }
                     for transport in self.transport
-                ],
+                ]
+                + self._transport_inside(),
                 "limits": {
                     "max_patterns": limits.max_patterns,
                     "max_waiting": limits.max_waiting,

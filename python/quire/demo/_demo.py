@@ -37,6 +37,7 @@ from quire.demo._board import AIRCRAFT, run_board
 from quire.demo._jobs import QUEUE, run_jobs
 from quire.demo._pair import run_pair
 from quire.demo._spark import act as act_spark
+from quire.demo._stay import admin_settings, console_of, stay
 from quire.testing import ServerProcess
 
 TOPIC = "flights"
@@ -47,8 +48,8 @@ PATIENCE = 60.0
 _TEXT = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
 
-def run(directory: Path | None, count: int | None, spark: bool) -> int:
-    """Runs the demo. Returns the exit code: 1 when anything was lost, doubled or out of order, a
+def run(directory: Path | None, count: int | None, spark: bool, stays: bool = False) -> int:
+    """Runs the demo; with `stays`, until Ctrl-C. Returns the exit code: 1 when anything was lost, doubled or out of order, a
     job was not done, or a record is wrong."""
     if count is not None and count < 1:
         raise ConfigError(f"{count} is below 1", key="--flights")
@@ -62,8 +63,12 @@ def run(directory: Path | None, count: int | None, spark: bool) -> int:
         if directory is None
         else nullcontext(str(directory))
     )
-    with temporary as place, ServerProcess(place, queue=QUEUE, sow_topic=AIRCRAFT) as server:
+    admin = admin_settings(console)
+    address = console_of(admin)
+    with temporary as place, ServerProcess(place, queue=QUEUE, sow_topic=AIRCRAFT, admin=admin) as server:
         console.print(f"server process {server.pid} on {server.url}, journal in {place}")
+        if address is not None:
+            console.print(f"console: {address}, while the demo runs")
         results = _act(console, server, flights)
         console.print(results.table())
         console.print(results.verdict())
@@ -83,6 +88,10 @@ def run(directory: Path | None, count: int | None, spark: bool) -> int:
         board = run_board(console, server, flights)
         console.print(board.table())
         console.print(board.verdict())
+        if stays:
+            stay(console, server.url, flights, address)
+    if address is not None and not stays:
+        console.print(f"the console was at {address}: `quire demo --stay` keeps it, with live traffic")
     if directory is not None:
         console.print(
             f"look around: quire serve --data-directory {directory}; quire subscribe {TOPIC} --bookmark epoch"

@@ -13,6 +13,7 @@ import errno
 import json
 import logging
 import os
+import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -23,11 +24,11 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
 from quire._arguments import check_type, suggests
 from quire._errors import ConfigError, DisconnectedError, QuireError
 from quire._process import connections_max, start_thread, with_threads, without_open_files
-from quire._quire import LINKS_ACCEPTED_MAX, Engine, tls_required
+from quire._quire import LINKS_ACCEPTED_MAX, Engine, Inside, tls_required
 from quire.client._define import DropReport, QueueChanges, QueueSettings, changes_to_core, settings_to_core
 from quire.config import Address, Config
 from quire.journal._journal import ServerJournal
-from quire.server._identity import Given
+from quire.server._identity import Given, Identity
 from quire.server._logons import Logons, pairs
 from quire.server._maintenance import listen_locally, user_of
 from quire.server._reload import reloaded
@@ -108,7 +109,7 @@ class Server:
         #: The HTTP server and the statistics; `None`: there is no `[admin]`.
         self._administration: Administration | None = None
         #: Attempts to connect to other instances.
-        self._links: set[asyncio.Task[None]] = set()
+        self._links: set[asyncio.Task[Any]] = set()
         self._replication_address: str | None = None
         self._listeners: list[asyncio.AbstractServer] = []
         self._process = os.getpid()
@@ -608,6 +609,11 @@ class Server:
             link.add_done_callback(self._links.discard)
         for number, client_name, user, password, token in turn.logons:
             if (connection := self._connections.get(number)) is not None:
+                if connection.identity is not None:
+                    # Names have no control characters.
+                    names = [connection.identity.user, *connection.identity.groups]
+                    self._event(Engine.AUTHENTICATED, number, "\n".join(names).encode())
+                    continue
                 assert self._logons is not None
                 given = Given(
                     user, password, token, client_name, connection.peer, certificate=connection.certificate
@@ -652,6 +658,33 @@ class Server:
         self._connections[self._last_connection] = connection
         return self._last_connection
 
+    def _connect_inside(self, identity: Identity, address: str) -> Inside:
+        """Returns a connection for a client inside of this process, which is this user. Any thread may call it.
+
+        - `address`: the address that the request of the user comes from
+
+        Raises `DisconnectedError` when the server is not running.
+        """
+        loop = self._loop
+        if loop is None or not self._urls:
+            raise DisconnectedError("the server is not running", code="not_running")
+        inside = Inside()
+        end = socket.socket(fileno=inside.server_end())
+        end.setblocking(False)
+
+        def accept() -> None:
+            connection = _InsideConnection(self, identity, address)
+            accepted = loop.create_task(loop.create_unix_connection(lambda: connection, sock=end))
+            self._links.add(accepted)
+            accepted.add_done_callback(self._links.discard)
+
+        try:
+            loop.call_soon_threadsafe(accept)
+        except RuntimeError:  # the loop is closed already
+            end.close()
+            raise DisconnectedError("the server is not running", code="not_running") from None
+        return inside
+
     def _disconnected(self, number: int) -> None:
         self._connections.pop(number, None)
         if self._logons is not None:
@@ -663,6 +696,8 @@ class _Connection(asyncio.Protocol):
     """One connection: passes its bytes on, and reports when its transport is full."""
 
     transport: asyncio.Transport
+    #: The user, when it is known without a logon.
+    identity: Identity | None = None
 
     def __init__(self, server: Server, transport: int, *, is_local: bool = False) -> None:
         self._server = server
@@ -770,6 +805,20 @@ class _Link(_Connection):
             self._server._event(Engine.LINK_ACCEPTED, self._number, self._who()[1].encode())
         else:
             self._server._event(Engine.LINK_OPENED, self._number, self._destination.to_bytes(4, "little"))
+
+
+class _InsideConnection(_Connection):
+    """A connection of a client inside of this process. Its user is that of a request of the HTTP server."""
+
+    def __init__(self, server: Server, identity: Identity, address: str) -> None:
+        # The core has one more transport than the configuration.
+        super().__init__(server, len(server.config.transport))
+        self.identity = identity
+        self._address = address
+
+    @property
+    def peer(self) -> str:
+        return self._address
 
 
 #: Servers that accept connections, or may.

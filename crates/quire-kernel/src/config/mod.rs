@@ -775,8 +775,9 @@ impl Default for Limits {
     }
 }
 
-/// A limit far above the number of transports of a server.
-const TRANSPORTS_MAX: usize = 64;
+/// A limit far above the number of transports of a server. It is one more than a configuration may
+/// have, because clients inside of the server have their own.
+const TRANSPORTS_MAX: usize = 65;
 
 /// A smaller journal file would contain hardly more than its header.
 const JOURNAL_SIZE_MIN: u64 = 64 << 10;

@@ -1,0 +1,93 @@
+// Requests to the server: the tree, the requests of the console, and streams.
+import { signal } from "@preact/signals";
+
+export const INSTANCE = "/quire/instance";
+export const ADMINISTRATOR = "/quire/administrator";
+export const CONSOLE = "/console/api";
+
+/** The time of the first request that got no answer; null while the server answers. */
+export const lostSince = signal(null);
+
+export class ApiError extends Error {
+  constructor(status, { code = "unknown", reason = "", hint = "" } = {}) {
+    super(reason || `the server answered with status ${status}`);
+    this.status = status;
+    this.code = code;
+    this.hint = hint;
+  }
+}
+
+async function answer(path, options) {
+  let response;
+  try {
+    response = await fetch(path, { credentials: "same-origin", ...options });
+  } catch (error) {
+    if (error.name !== "AbortError") lostSince.value ??= Date.now();
+    throw error;
+  }
+  lostSince.value = null;
+  if (response.ok) return response;
+  let told = {};
+  try {
+    told = (await response.json()).error ?? {};
+  } catch {
+    // A proxy may answer with a page. Its status is all that is known.
+  }
+  throw new ApiError(response.status, told);
+}
+
+/** The path of a node, with its parts encoded. */
+export const path = (...parts) => [INSTANCE, ...parts.map(encoded)].join("/");
+
+/** An id as a part of a path. Its dots are encoded, too: an end such as `.json` is not a form then. */
+export const encoded = (id) => encodeURIComponent(id).replaceAll(".", "%2E");
+
+/** A pattern that only this name matches. */
+export const exactly = (name) => `^${name.replace(/[\\^$*+?.()|[\]{}]/g, "\\$&")}$`;
+
+function withQuery(address, query) {
+  const entries = Object.entries(query ?? {}).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return entries.length ? `${address}?${new URLSearchParams(entries)}` : address;
+}
+
+export async function get(address, query, options) {
+  return (await answer(withQuery(address, query), options)).json();
+}
+
+/** A part of a collection: its rows, and the number of all rows. */
+export async function getRows(address, query, options) {
+  const response = await answer(withQuery(address, query), options);
+  const rows = await response.json();
+  return { rows, total: Number(response.headers.get("X-Total-Count") ?? rows.length) };
+}
+
+export async function post(address, body) {
+  const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body ?? {}) };
+  const text = await (await answer(address, options)).text();
+  return text ? JSON.parse(text) : {};
+}
+
+/**
+ * Reads a stream of JSON lines. Calls `onLines` with the lines that came together, and `onEnd` with
+ * the error, or null. Returns a function that stops it.
+ */
+export function stream(address, query, onLines, onEnd) {
+  const abort = new AbortController();
+  (async () => {
+    const response = await answer(withQuery(address, query), { signal: abort.signal });
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      const told = lines.filter(Boolean).map((line) => JSON.parse(line));
+      if (told.length) onLines(told);
+    }
+  })().then(
+    () => abort.signal.aborted || onEnd(null),
+    (error) => abort.signal.aborted || onEnd(error),
+  );
+  return () => abort.abort();
+}
