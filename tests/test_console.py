@@ -7,10 +7,12 @@ import hashlib
 import json
 import logging
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -244,6 +246,25 @@ def test_the_records_of_a_topic_are_followed(server: TestServer, page: httpx.Cli
         with quire.Client(server.url) as client:
             client.sow_delete("aircraft", filter="/tail = 'N1'")
         assert next(lines)["removed"]["topic"] == "aircraft"
+
+
+def test_a_page_that_does_not_read_is_cut_off_and_delays_no_client(tmp_path: Path) -> None:
+    with started(tmp_path, admin={"request_timeout": "200ms"}) as server:
+        assert server.admin_url is not None
+        place = urlsplit(server.admin_url)
+        with socket.create_connection((place.hostname, place.port), timeout=PATIENCE) as page:
+            page.sendall(b"GET /console/api/follow?topic=orders HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            wait_for_subscription(server)
+            with quire.Client(server.url) as client:
+
+                def is_cut_off() -> bool:
+                    for _ in range(100):
+                        client.publish("orders", {"text": "x" * 15_000})
+                    # It raises an error when the server does not persist them in time.
+                    client.flush(PATIENCE)
+                    return client.server_info().subscriptions == 0
+
+                wait_until(is_cut_off)
 
 
 def test_a_stream_with_a_mistake_says_so(page: httpx.Client) -> None:

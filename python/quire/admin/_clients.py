@@ -24,7 +24,7 @@ from quire._quire import Inside
 from quire.admin._errors import HTTPError
 from quire.client._aio import AsyncClient
 from quire.client._blocking import Client
-from quire.client._options import ClientOptions
+from quire.client._options import ClientOptions, Reconnect
 from quire.server._identity import Identity
 
 _C = TypeVar("_C", AsyncClient, Client)
@@ -106,6 +106,8 @@ class Clients:
             receive_size_max=_RECEIVED_MAX,
             command_timeout=_COMMAND_TIMEOUT,
             connect_timeout=_COMMAND_TIMEOUT,
+            # There is no second connection: the answer ends with the first one.
+            reconnect=Reconnect(give_up_after=0),
         )
 
 

@@ -25,8 +25,11 @@ from quire.client._aio import AsyncClient
 
 #: Messages in one answer.
 LIMIT_MAX: Final = 500
-#: Bytes of one message that an answer has.
+#: Bytes of one message that an answer has, and of all messages.
 DATA_MAX: Final = 64 * 1024
+ANSWER_MAX: Final = 8 << 20
+#: Bytes of one message that a page gets which follows a topic.
+FOLLOWED_DATA_MAX: Final = 16 * 1024
 #: Seconds that browsing may take.
 BROWSE_TIME: Final = 4.0
 #: Messages that a page gets at a time while it follows a topic, and seconds between two times.
@@ -39,6 +42,9 @@ RECORDS_MAX: Final = 1000
 _FIRST_STEP: Final = 1.0
 _STEP_FACTOR: Final = 8.0
 _STEPS: Final = 8
+
+#: A message as the pages get it.
+Shown = dict[str, Any]
 
 
 class MessageRoutes:
@@ -69,17 +75,20 @@ class MessageRoutes:
                     found, is_complete = await _oldest(client, topic, filter, limit, _begin(begin))
         except (QuireError, TimeoutError) as error:
             raise refusal(error) from None
-        return JSONResponse({"messages": [shown(each) for each in found], "complete": is_complete})
+        return JSONResponse({"messages": found, "complete": is_complete})
 
     async def _peek(self, request: Request) -> Response:
         query = request.query_params
         queue, filter, limit = _text(query, "queue"), query.get("filter") or None, _limit(query)
         try:
             async with self._clients.request(self._app.identity(request), address_of(request)) as client:
-                found = [each async for each in client.sow(queue, filter=filter, top_n=limit)]
+                found = [
+                    shown(each, _data_max(limit))
+                    async for each in client.sow(queue, filter=filter, top_n=limit)
+                ]
         except (QuireError, TimeoutError) as error:
             raise refusal(error) from None
-        return JSONResponse({"messages": [shown(each) for each in found]})
+        return JSONResponse({"messages": found})
 
     async def _publish(self, request: Request) -> Response:
         try:
@@ -118,7 +127,9 @@ class MessageRoutes:
                 now_missed = _missed(client)
                 skipped = max(0, len(messages) - FOLLOWED_MAX) + now_missed - missed
                 missed = now_missed
-                lines: list[dict[str, Any]] = [{"message": shown(each)} for each in messages[-FOLLOWED_MAX:]]
+                lines: list[dict[str, Any]] = [
+                    {"message": shown(each, FOLLOWED_DATA_MAX)} for each in messages[-FOLLOWED_MAX:]
+                ]
                 yield [*lines, {"skipped": skipped}] if skipped else lines
                 await asyncio.sleep(FOLLOW_INTERVAL)
 
@@ -149,10 +160,10 @@ class MessageRoutes:
 
 async def _newest(
     client: AsyncClient, topic: str, filter: str | None, limit: int
-) -> tuple[list[Message], bool]:
+) -> tuple[list[Shown], bool]:
     """Returns the newest messages, newest first, and whether the log has no others."""
     end = time.monotonic() + BROWSE_TIME
-    found: list[Message] = []
+    found: list[Shown] = []
     step = _FIRST_STEP
     for number in range(_STEPS + 1):
         begin: str | datetime = "epoch"
@@ -168,7 +179,7 @@ async def _newest(
 
 async def _oldest(
     client: AsyncClient, topic: str, filter: str | None, limit: int, begin: str | datetime
-) -> tuple[list[Message], bool]:
+) -> tuple[list[Shown], bool]:
     """Returns the first messages from `begin`, oldest first, and whether the log has no others after them."""
     end = time.monotonic() + BROWSE_TIME
     found, count, is_whole = await _read(client, topic, filter, begin, limit, end, keeps_last=False)
@@ -184,27 +195,32 @@ async def _read(
     end: float,
     *,
     keeps_last: bool,
-) -> tuple[list[Message], int, bool]:
+) -> tuple[list[Shown], int, bool]:
     """Reads the log of a topic from `begin` to its present end, for a limited time.
 
     Returns the last or the first `limit` messages, the number of those that were read, and whether
     the end was reached.
     """
-    kept: deque[Message] = deque(maxlen=limit)
+    kept: deque[Shown] = deque(maxlen=limit)
     count = 0
     subscription = await client.subscribe(topic, filter=filter, bookmark=begin, until="now")
     async with subscription:
         async for messages in subscription.batches(timeout=max(0.05, end - time.monotonic())):
             count += len(messages)
             if keeps_last:
-                kept.extend(messages)
+                kept.extend(shown(each, _data_max(limit)) for each in messages[-limit:])
             else:
-                kept.extend(messages[: limit - len(kept)])
+                kept.extend(shown(each, _data_max(limit)) for each in messages[: limit - len(kept)])
                 if count > limit:
                     return list(kept), count, False
             if not messages or time.monotonic() > end:
                 return list(kept), count, False
     return list(kept), count, True
+
+
+def _data_max(limit: int) -> int:
+    """The bytes of each message that an answer with `limit` messages may have."""
+    return min(DATA_MAX, ANSWER_MAX // limit)
 
 
 def _begin(text: str) -> str | datetime:
@@ -219,10 +235,10 @@ def _begin(text: str) -> str | datetime:
     return text
 
 
-def shown(message: Message) -> dict[str, Any]:
-    """A message as the pages get it."""
+def shown(message: Message, data_max: int) -> dict[str, Any]:
+    """A message as the pages get it. `data_max`: the bytes of its data that they get."""
     data = message.data
-    part = data[:DATA_MAX]
+    part = data[:data_max]
     found: dict[str, Any] = {
         "topic": message.source_topic,
         "bookmark": message.bookmark,
@@ -249,7 +265,7 @@ def _change(message: Message) -> dict[str, Any]:
     """A record that is new or has changed, or one that has left."""
     if message.command == "oof":
         return {"removed": {"topic": message.topic, "sow_key": message.sow_key}}
-    return {"record": shown(message) | {"is_new": message.command == "sow"}}
+    return {"record": shown(message, FOLLOWED_DATA_MAX) | {"is_new": message.command == "sow"}}
 
 
 def _missed(client: AsyncClient) -> int:

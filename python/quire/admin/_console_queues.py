@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -16,6 +17,9 @@ from quire.admin._clients import Clients, address_of, refusal
 from quire.admin._errors import bad_value
 from quire.client._redrive import purge, redrive
 
+#: Purges and redrives that run at the same time. Others wait.
+_THREADS: Final = 2
+
 
 class QueueRoutes:
     """The paths of queues."""
@@ -23,6 +27,8 @@ class QueueRoutes:
     def __init__(self, app: AdminApp, clients: Clients) -> None:
         self._app = app
         self._clients = clients
+        # A redrive may take long. The threads of the loop have other work.
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="quire-admin-queues")
 
     def add(self) -> None:
         """Adds the paths. They are more exact than the paths of the tree."""
@@ -71,7 +77,7 @@ class QueueRoutes:
 
     async def _done(self, work: Callable[[], dict[str, Any]]) -> Response:
         try:
-            return JSONResponse(await asyncio.to_thread(work))
+            return JSONResponse(await asyncio.get_running_loop().run_in_executor(self._threads, work))
         except (QuireError, TimeoutError) as error:
             raise refusal(error) from None
 
