@@ -131,7 +131,7 @@ def test_mistakes_are_errors_that_name_the_argument(client: quire.Client) -> Non
         (lambda: client.sow("orders", batch_size=10_001), "batch_size"),
         (lambda: client.sow_and_subscribe("orders", oof=1), "oof"),  # type: ignore[arg-type]
         (lambda: client.table("orders", key=[]), "key"),
-        (lambda: client.sow("orders", projection=["/id"]), "projection"),  # type: ignore[call-arg]
+        (lambda: client.sow("orders", grouping=["/id"]), "grouping"),
         (lambda: client.sow_and_subscribe("orders", grouping="/id"), "grouping"),  # type: ignore[call-arg]
         (lambda: client.table("orders", projection="/id"), "projection"),  # type: ignore[call-arg]
         (lambda: client.sow_and_subscribe("orders", rate=5), "rate"),

@@ -42,7 +42,7 @@ SequenceArgument = int | Auto | None
 LinkAction = Literal["downgrade", "upgrade", "pause", "resume"]
 
 
-#: Arguments of queries that a later version has.
+#: Arguments that only `sow` has. Subscriptions and tables get them in a later version.
 _AGGREGATION: Final = ("projection", "grouping")
 
 
@@ -106,8 +106,10 @@ def takes(
                     raise
                 unknown = next((name for name in kwargs if name not in names), None)
                 if unknown in _AGGREGATION:
-                    reason = "aggregation is not in this version. Aggregate the records in the program"
-                    raise ConfigError(f"{reason}, for example after `to_polars`", key=unknown) from None
+                    reason = (
+                        "only `sow` has aggregation in this version: query the groups again after a change"
+                    )
+                    raise ConfigError(reason, key=unknown) from None
                 close = nearest(unknown, names) if unknown else None
                 raise TypeError(f'{text}; did you mean "{close}"?' if close else text) from None
             return method(self, taken)

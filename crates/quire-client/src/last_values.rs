@@ -5,7 +5,7 @@ use super::command::CommandId;
 use super::publish::check_topic;
 use super::subscription::keys_of;
 use super::{ClientCore, Event, Failure, PublishError};
-use quire_command::{Acks, Code, Command, KEYS_MAX, Keys, Query, SowDelete};
+use quire_command::{Acks, Code, Command, KEYS_MAX, Keys, Query, SowDelete, TEXTS_MAX, Texts, put_text};
 use quire_wire::Encode;
 
 /// Which records of last-value topics, or messages of a queue, to read.
@@ -27,6 +27,11 @@ pub struct QuerySpec {
     pub bookmark: Option<String>,
     /// The fields to deliver; `None` = whole messages.
     pub select: Option<String>,
+    /// Of one last-value topic: the fields of a record for each group, as `expression AS /field`;
+    /// `None` = the records themselves.
+    pub projection: Option<Vec<String>>,
+    /// The fields that make the groups; `None` = one group.
+    pub grouping: Option<Vec<String>>,
 }
 
 /// Which records to delete: those that satisfy all given members. At least one member besides the
@@ -53,6 +58,10 @@ impl ClientCore {
         self.check_not_closed()?;
         let keys = spec.keys.as_deref().map(keys_of);
         let keys = keys.as_deref().map(checked).transpose()?;
+        let projection = spec.projection.as_deref().map(packed);
+        let grouping = spec.grouping.as_deref().map(packed);
+        let projection = projection.as_deref().map(|texts| checked_texts(texts, "projection")).transpose()?;
+        let grouping = grouping.as_deref().map(|texts| checked_texts(texts, "grouping")).transpose()?;
         let number = self.subscriptions.add_query();
         let command = self.command(|commands| {
             commands.once(Some(number), |command, out| {
@@ -68,6 +77,8 @@ impl ClientCore {
                     keys,
                     bookmark: spec.bookmark.as_deref(),
                     select: spec.select.as_deref(),
+                    projection,
+                    grouping,
                     wants_last_values: true,
                 };
                 Command::Query(query).encode(out);
@@ -161,6 +172,20 @@ impl ClientCore {
             self.events.push_back(Event::PublishFailed { sequence: 0, failure });
         }
     }
+}
+
+/// Texts as a command has them.
+fn packed(texts: &[String]) -> Vec<u8> {
+    let mut packed = Vec::new();
+    texts.iter().for_each(|text| put_text(&mut packed, text));
+    packed
+}
+
+/// The texts of a command.
+fn checked_texts<'t>(texts: &'t [u8], option: &str) -> Result<Texts<'t>, Failure> {
+    let too_many =
+        || Failure::new(Code::LimitExceeded, format!("{option}: one command takes {TEXTS_MAX} entries"));
+    Texts::from_bytes(texts).ok_or_else(too_many)
 }
 
 /// The keys of a command.

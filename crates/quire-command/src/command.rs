@@ -1,6 +1,6 @@
 //! The commands of a client.
 
-use crate::packed::{BatchItems, BegunMessages, Bookmarks, Keys, SubscriptionNumbers};
+use crate::packed::{BatchItems, BegunMessages, Bookmarks, Keys, SubscriptionNumbers, Texts};
 use quire_types::{Action, Delay, Files, Headers, Secret, Verdict};
 
 /// A command of a client.
@@ -350,6 +350,11 @@ pub struct Query<'a> {
     pub select: Option<&'a str>,
     /// For last-value topics: the state after this message or time; `None` = the current state.
     pub bookmark: Option<&'a str>,
+    /// For one last-value topic: a record of computed fields for each group of records, instead of
+    /// the records.
+    pub projection: Option<Texts<'a>>,
+    /// With `projection`: the fields that make the groups. `None` = one group.
+    pub grouping: Option<Texts<'a>>,
     /// A topic that does not exist is refused with
     /// [`Code::NotLastValue`](crate::Code::NotLastValue), and not as an unknown queue.
     pub wants_last_values: bool,

@@ -17,7 +17,7 @@ pub use command::{
 };
 pub use packed::{
     BatchItems, BegunMessages, Bookmarks, KEYS_MAX, Keys, SETTLE_BOOKMARKS_MAX, SubscriptionNumbers,
-    put_batch_item, put_begun_queue, put_bookmark, put_key,
+    TEXTS_MAX, Texts, put_batch_item, put_begun_queue, put_bookmark, put_key, put_text,
 };
 pub use quire_types::TOPIC_SIZE_MAX;
 pub use reply::{

@@ -221,6 +221,57 @@ impl<'a> Keys<'a> {
     }
 }
 
+/// The most texts of one list. It is the limit of a projection.
+pub const TEXTS_MAX: usize = 256;
+
+/// A list of texts in a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Texts<'a>(&'a [u8]);
+
+impl<'a> Texts<'a> {
+    /// From texts as [`put_text`] writes them; `None` when one is not UTF-8 or is cut off, or there
+    /// are more than [`TEXTS_MAX`].
+    pub fn from_bytes(bytes: &'a [u8]) -> Option<Self> {
+        let (mut rest, mut count) = (bytes, 0);
+        while !rest.is_empty() {
+            let (text, after) = split_text(rest)?;
+            std::str::from_utf8(text).ok()?;
+            rest = after;
+            count += 1;
+            if count > TEXTS_MAX {
+                return None;
+            }
+        }
+        Some(Texts(bytes))
+    }
+
+    /// The texts in the order of the list.
+    pub fn iter(self) -> impl Iterator<Item = &'a str> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            let (text, after) = split_text(rest)?;
+            rest = after;
+            std::str::from_utf8(text).ok()
+        })
+    }
+
+    /// The texts as bytes, as [`put_text`] writes them.
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+}
+
+fn split_text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (size, after) = bytes.split_first_chunk::<4>()?;
+    after.split_at_checked(usize::try_from(u32::from_le_bytes(*size)).ok()?)
+}
+
+/// Appends one text to the bytes that [`Texts::from_bytes`] takes. A text has less than 4 GiB.
+pub fn put_text(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(&(text.len() as u32).to_le_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
 /// Appends one key to the bytes that [`Keys::from_bytes`] takes. A key has 1 to
 /// [`KEY_SIZE_MAX`](crate::KEY_SIZE_MAX) bytes; the caller checks that.
 pub fn put_key(out: &mut Vec<u8>, key: &[u8]) {

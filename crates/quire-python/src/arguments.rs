@@ -83,6 +83,8 @@ pub struct QueryArgument {
     keys: Option<Vec<String>>,
     bookmark: Option<String>,
     select: Option<String>,
+    projection: Option<Vec<String>>,
+    grouping: Option<Vec<String>>,
 }
 
 impl From<QueryArgument> for QuerySpec {
@@ -96,6 +98,8 @@ impl From<QueryArgument> for QuerySpec {
             keys: spec.keys,
             bookmark: spec.bookmark,
             select: spec.select,
+            projection: spec.projection,
+            grouping: spec.grouping,
         }
     }
 }

@@ -171,6 +171,11 @@ impl KeyFields {
     }
 }
 
+/// The key of a group, whose values have these bytes.
+pub(crate) fn key_of_group(values: &[u8]) -> Key {
+    Key::generated(xxh3_128(values))
+}
+
 /// The text of a float that is not a number.
 const NAN_TEXT: &[u8] = b"NaN";
 

@@ -19,6 +19,7 @@
 //! `docs/internals/last-value-engine.md` describes the layout in memory, and how scans see one
 //! instant.
 
+mod aggregation;
 mod error;
 mod fields;
 mod history;
@@ -39,6 +40,7 @@ mod snapshot;
 mod stamp;
 mod table;
 
+pub use aggregation::{Aggregation, AggregationError, GroupRow};
 pub use error::{KeyError, RowError, TableConfigError};
 pub use history::{AsOf, BeforeHistory, HistoryConfig, KnownHistory, Moment};
 pub use index::{EntryReader, INDEXES_MAX, MADE_INDEXES_MAX, RowEntries, Spelling};

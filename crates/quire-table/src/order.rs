@@ -34,6 +34,8 @@ pub type SortKey = SmallVec<[u8; 24]>;
 const NULL: u8 = 0;
 const NUMBER: u8 = 1;
 const TEXT: u8 = 2;
+/// After an object of a group, which is written as a text.
+const COMPOUND: u8 = 3;
 
 impl Order {
     /// Parses a list of fields, each with `ASC` or `DESC`, and with `TEXT`.
@@ -69,6 +71,21 @@ impl Order {
         key
     }
 }
+
+/// The values of a group, or of an aggregate, as bytes. Values are in one group exactly when their
+/// bytes are equal: numbers by value, texts that are numbers too, and NULL with NaN. An object
+/// counts by its bytes.
+pub(crate) fn put_value(value: Value<'_>, arena: &Arena, key: &mut SortKey) {
+    match value.scalar() {
+        Value::Compound(raw) => {
+            put_text(raw, key);
+            key.push(COMPOUND);
+        }
+        value => ASCENDING.put(value, arena, key),
+    }
+}
+
+const ASCENDING: Term = Term { is_descending: false, is_text: false };
 
 impl Term {
     fn put(self, value: Value<'_>, arena: &Arena, key: &mut SortKey) {

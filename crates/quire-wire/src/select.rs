@@ -3,7 +3,7 @@
 
 use super::frame::{Encode, Fields, FromBody, WireError, put_field, put_frame};
 use super::from_client::{QUERY, SOW_DELETE, SUBSCRIBE, decode_acks, put_command};
-use quire_command::{Keys, Query, SowDelete, Subscribe, SubscribeOptions};
+use quire_command::{Keys, Query, SowDelete, Subscribe, SubscribeOptions, Texts};
 
 impl Encode for Subscribe<'_> {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -101,6 +101,12 @@ impl Encode for Query<'_> {
             if self.wants_last_values {
                 put_field(out, 20, &[1]);
             }
+            if let Some(projection) = self.projection {
+                put_field(out, 21, projection.as_bytes());
+            }
+            if let Some(grouping) = self.grouping {
+                put_field(out, 22, grouping.as_bytes());
+            }
         });
     }
 }
@@ -120,6 +126,8 @@ impl<'a> FromBody<'a> for Query<'a> {
                 6 => query.bookmark = Some(fields.text(value, "bookmark")?),
                 13 => query.select = Some(fields.text(value, "select")?),
                 20 => query.wants_last_values = take_bool(&fields, value, "last_values")?,
+                21 => query.projection = Some(take_texts(&fields, value, "projection")?),
+                22 => query.grouping = Some(take_texts(&fields, value, "grouping")?),
                 tag => result.take(&fields, tag, value)?,
             }
         }
@@ -174,6 +182,10 @@ impl<'a> ResultFields<'a> {
 
 fn take_keys<'a>(fields: &Fields<'a>, value: &'a [u8]) -> Result<Keys<'a>, WireError> {
     Keys::from_bytes(value).ok_or_else(|| fields.bad("keys"))
+}
+
+fn take_texts<'a>(fields: &Fields<'a>, value: &'a [u8], field: &'static str) -> Result<Texts<'a>, WireError> {
+    Texts::from_bytes(value).ok_or_else(|| fields.bad(field))
 }
 
 fn take_bool(fields: &Fields<'_>, value: &[u8], field: &'static str) -> Result<bool, WireError> {

@@ -48,6 +48,8 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
         keys: None,
     };
     let query = Query {
+        projection: None,
+        grouping: None,
         command: 3,
         acks: Acks::COMPLETED,
         subscription: 4,
@@ -241,6 +243,15 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
                 skip_n: Some(3),
                 keys: Some(keys),
                 select: Some("-/,+/id"),
+                wants_last_values: true,
+                ..query.clone()
+            }),
+        ),
+        (
+            "query.groups",
+            Command::Query(Query {
+                projection: Texts::from_bytes(b"\x0e\0\0\0COUNT(1) AS /n"),
+                grouping: Texts::from_bytes(b"\x02\0\0\0/a"),
                 wants_last_values: true,
                 ..query.clone()
             }),

@@ -204,12 +204,18 @@ proptest! {
     fn questions_about_a_queue_survive_the_wire(
         command in 1u32.., acks in 0u8..16, subscription: u32, topic in text(200), filter in proptest::option::of(text(200)),
         order_by in proptest::option::of(text(60)), top_n: Option<u32>, json in text(400), skip_n: Option<u32>, keys in keys(),
-        wants_last_values: bool, sequence: u64, data in proptest::option::of(vec(any::<u8>(), 0..64)),
+        wants_last_values: bool, sequence: u64, texts in proptest::option::of(vec(text(40), 0..5)), data in proptest::option::of(vec(any::<u8>(), 0..64)),
     ) {
         let keys = keys.as_deref().and_then(Keys::from_bytes);
+        let texts = texts.map(|texts| {
+            let mut packed = Vec::new();
+            texts.iter().for_each(|text| put_text(&mut packed, text));
+            packed
+        });
         client_round_trip(&Command::Query(Query {
             command, acks: Acks(acks), subscription, topic: &topic, filter: filter.as_deref(), order_by: order_by.as_deref(), top_n, skip_n, keys,
             bookmark: filter.as_deref(), select: order_by.as_deref(), wants_last_values,
+            projection: texts.as_deref().and_then(Texts::from_bytes), grouping: texts.as_deref().and_then(Texts::from_bytes),
         }));
         let delete = SowDelete {
             command, acks: Acks(acks), sequence, topic: &topic, filter: filter.as_deref(), keys, data: data.as_deref(),
@@ -277,6 +283,7 @@ proptest! {
         let logon = Logon { version: 1, client_name: "loader", user: Some("u"), ..Logon::default() };
         let publish = Publish { sequence: 7, expiration_s: Some(1), delay: Delay::For { ns: 7 }, topic: b"orders", correlation_id: b"c", headers: trace(), key: b"k", is_delta: true, is_numbered: true, data: b"{}" };
         let keys = Keys::from_bytes(b"\x01a\x02bc");
+        let texts = Texts::from_bytes(b"\x01\0\0\0a\x02\0\0\0bc");
         let subscribe = Subscribe { command: 1, topic: "orders", filter: Some("/a = 1"), ..Subscribe::default() };
         let mut bytes = Vec::new();
         let (acks, subscriptions) = (Acks::PROCESSED, SubscriptionNumbers::from_bytes(&TWO[..8]).unwrap());
@@ -313,7 +320,7 @@ proptest! {
                 .encode(&mut bytes),
             28 => Message { key: b"k", kind: MessageKind::Oof(OofReason::Match), queued: None, ..QUEUED }.encode(&mut bytes),
             30 => Message { key: b"k", kind: MessageKind::Delta(RecordHash([1; 16])), queued: None, ..QUEUED }.encode(&mut bytes),
-            29 => Command::Query(Query { command: 1, topic: "orders", keys, skip_n: Some(1), wants_last_values: true, ..Query::default() })
+            29 => Command::Query(Query { command: 1, topic: "orders", keys, skip_n: Some(1), wants_last_values: true, projection: texts, grouping: texts, ..Query::default() })
                 .encode(&mut bytes),
             31 => Command::Replicate { command: 3, destination: "b", action: LinkAction::Downgrade }.encode(&mut bytes),
             32 => Command::Settle(REASONED).encode(&mut bytes),

@@ -264,6 +264,10 @@ class SowOptions:
         The topic must keep a history that reaches back to it. Without history, the current state is printed.
     select
         Fields to print of each record, as in -/,+/symbol,+/price.
+    projection
+        Field of a record for each group of records, as in "SUM(/qty) AS /total". Repeat the option for more fields.
+    grouping
+        Field that makes the groups, as in /account. Repeat the option for more fields. Default: one group.
     format
         json: one object per line. raw: the data and a line end. table: columns.
     """
@@ -275,6 +279,8 @@ class SowOptions:
     keys: str | None = None
     bookmark: _Text = None
     select: _Text = None
+    projection: Annotated[list[str] | None, Parameter(negative="")] = None
+    grouping: Annotated[list[str] | None, Parameter(negative="")] = None
     format: Format = "json"
 
 

@@ -585,6 +585,10 @@ class Client(ClientBase[Subscription]):
         - `bookmark`: the state after a message (a bookmark or a message), or after a time (a `datetime` or a
           text), within the `history` of the topic. A topic without history has its current state only
         - `select`: the part of each record to deliver, as entries such as "-/", "+/symbol", "+/price"
+        - `projection`, `grouping`: instead of the records, one record for each group of them, with computed
+          fields: `projection=["/account", "SUM(/price * /qty) AS /notional"], grouping=["/account"]`. Only for
+          one last-value topic. Without `grouping` all records are one group. The page "Last-value topics" has
+          the aggregates, under "Aggregation"
         - `batch_size`: number of records to take from the connection at a time, at most 10,000
         - `timeout`: how long to wait for the server, instead of `command_timeout`
 

@@ -16,7 +16,7 @@ from quire._filter import FilterArgument, optional_filter_to_core
 from quire._message import Message, to_bytes
 from quire._units import Duration
 from quire.client._driver import Handler
-from quire.client._spec import Rate, Spec, fields_to_core
+from quire.client._spec import Rate, Spec, fields_to_core, texts_to_core
 
 if TYPE_CHECKING:
     from quire.client._base import ClientBase
@@ -35,6 +35,8 @@ class QuerySpec:
     keys: str | Iterable[str] | None = None
     bookmark: Point | None = None
     select: str | Iterable[str] | None = None
+    projection: str | Iterable[str] | None = None
+    grouping: str | Iterable[str] | None = None
     batch_size: int | None = None
     timeout: Duration | None = None
 
@@ -47,6 +49,10 @@ class QuerySpec:
             if value is not None:
                 object.__setattr__(self, name, to_core(value))
         _check_skip(self.skip_n, self.top_n)
+        if self.projection is None and self.grouping is not None:
+            raise ConfigError("it requires `projection`", key="grouping")
+        if self.projection is not None and self.select is not None:
+            raise ConfigError("a projection has its own fields: leave it out", key="select")
 
 
 #: The members of `QuerySpec` that the core reads in another form.
@@ -57,6 +63,8 @@ _QUERY_TO_CORE: Final[dict[str, Callable[[Any], Any]]] = {
     "keys": lambda keys: keys_to_core(keys),
     "bookmark": lambda point: point_to_core(point, "bookmark"),
     "select": lambda fields: fields_to_core(fields, "select"),
+    "projection": lambda entries: texts_to_core(entries, "projection"),
+    "grouping": lambda fields: texts_to_core(fields, "grouping"),
     "batch_size": lambda count: _batch_size(count),
     "timeout": timeout_to_core,
 }

@@ -212,12 +212,15 @@ def _rate_to_core(rate: Rate | None) -> str | None:
 
 def fields_to_core(fields: str | Iterable[str] | None, key: str) -> str | None:
     """One text as on the wire, or its parts."""
-    if fields is None:
-        return None
-    given: object = fields
+    return None if fields is None else ",".join(texts_to_core(fields, key))
+
+
+def texts_to_core(texts: str | Iterable[str], key: str) -> list[str]:
+    """One text, or several. Raises `ConfigError` for none."""
+    given: object = texts
     parts: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     if not parts:
         raise ConfigError("the list is empty", key=key)
     for part in parts:
         check_type(part, str, key)
-    return ",".join(parts)
+    return parts

@@ -106,6 +106,8 @@ impl QueueService {
             ("select", query.select.is_some()),
             ("skip_n", query.skip_n.is_some()),
             ("bookmark", query.bookmark.is_some()),
+            ("projection", query.projection.is_some()),
+            ("grouping", query.grouping.is_some()),
         ] {
             if is_given {
                 let reason = format!(

@@ -27,6 +27,7 @@
 //! The run loop appends the records of deletes, and sends the messages about records that leave the
 //! view of a subscription (`view.rs`).
 
+mod aggregate;
 mod change;
 mod container;
 mod delete;

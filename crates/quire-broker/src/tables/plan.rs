@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use quire_command::subscribe::{Selected, check_query};
 use quire_command::{Acks, Code, Query, SowDelete};
-use quire_expression::filter::Filter;
+use quire_expression::filter::{Filter, Projection};
 use quire_expression::select::Select;
 use quire_table::{self as table, AsOf, Order, PageQuery};
 
@@ -28,13 +28,15 @@ const PAGE_RECORDS_MAX: u64 = 65_536;
 pub(super) struct RecordsPlan {
     pub tables: Vec<TableId>,
     pub keys: Option<Vec<Box<[u8]>>>,
-    order: Option<Order>,
-    skip_n: u64,
+    pub(super) order: Option<Order>,
+    pub(super) skip_n: u64,
     pub top_n: Option<u64>,
     /// The part of the result that the subscription keeps up to date.
     is_page: bool,
     /// The instant of the result; `None`: the current state.
     pub instant: Option<Moment>,
+    /// The result has a record for each group of records.
+    pub projection: Option<Projection>,
 }
 
 impl RecordsPlan {
@@ -81,13 +83,15 @@ impl RecordsPlan {
     }
 
     fn query(&self, filter: Option<&Filter>, as_of: Option<AsOf>, copies_size_max: u64) -> table::Query {
+        // Order and limits are those of the groups then.
+        let is_whole = self.projection.is_some();
         table::Query {
             as_of,
             filter: filter.cloned(),
             keys: self.keys.clone(),
-            order: self.order.clone(),
-            skip_n: self.skip_n,
-            top_n: self.top_n,
+            order: self.order.clone().filter(|_| !is_whole),
+            skip_n: if is_whole { 0 } else { self.skip_n },
+            top_n: self.top_n.filter(|_| !is_whole),
             copies_size_max: usize::try_from(copies_size_max).unwrap_or(usize::MAX),
         }
     }
@@ -130,6 +134,7 @@ impl Tables {
             top_n: wanted.top_n.map(u64::from),
             is_page: false,
             instant: None,
+            projection: None,
         })
     }
 
@@ -232,7 +237,9 @@ impl Tables {
         let select = select.map_err(|error| Refused::new(Code::BadOption, error.to_string()))?;
         self.check_types(&tables, filter.as_ref(), select.as_ref())?;
         let Query { order_by, skip_n, top_n, keys, .. } = *query;
+        let projection = self.plan_projection(cx, id, query, &tables, grant)?;
         let plan = self.plan(cx, id, tables, &Selected { order_by, skip_n, top_n, keys }, grant)?;
+        let plan = RecordsPlan { projection, ..plan };
         let (filter, select) = (cx.narrow(id, grant, filter)?, grant.select(select));
         Ok((plan, filter, Asker { command: query.command, acks: query.acks, number, select }))
     }
@@ -259,6 +266,7 @@ impl Tables {
         }
         let Asker { command, acks, number, select } = asker;
         let encoder = cx.session(id).outbox.encoder();
+        let groups = self.groups_of(cx, plan);
         Ok(Scan {
             session: id,
             command,
@@ -269,6 +277,7 @@ impl Tables {
             parts,
             total: Total::default(),
             select,
+            groups,
             encoder,
             change: None,
             next: None,

@@ -8,6 +8,7 @@ use quire_command::{Ack, AckKind, Acks, Code, Message, MessageKind, Reply};
 use quire_expression::message_type::Arena;
 use quire_table::{PageId, Polled, Row, ScanId, Shown};
 
+use super::aggregate::Groups;
 use super::follow::refusal_of;
 use super::replace::{RowMessage, ViewDifference};
 use super::turned_page::PageDifference;
@@ -22,7 +23,7 @@ use crate::subscription::{Gate, ServedBy, SubscriptionId};
 use crate::topic::TableId;
 
 /// Records that one query examines before the turn of the next query.
-const EFFORT: usize = 256;
+pub(super) const EFFORT: usize = 256;
 
 /// The longest time of scans in one turn. A publish waits for two scans: it arrives during the
 /// first one, and its sync ends during the second one. A single scan loses little time, because a
@@ -57,6 +58,8 @@ pub(super) struct Scan {
     pub parts: VecDeque<(TableId, ScanId)>,
     pub total: Total,
     pub select: Option<TopicSelect>,
+    /// The groups of an aggregated query.
+    pub groups: Option<Box<Groups>>,
     pub encoder: Encoder,
     /// The difference between two views of a subscription.
     pub change: Option<Difference>,
@@ -134,7 +137,7 @@ pub(super) struct Total {
 }
 
 /// The result of a portion.
-enum Step {
+pub(super) enum Step {
     More,
     Done,
     Failed(Refused),
@@ -306,6 +309,9 @@ impl Tables {
         if scan.page.is_some() {
             return self.step_page(cx, scan);
         }
+        if scan.groups.is_some() {
+            return self.step_groups(cx, scan);
+        }
         let Tables { all, arena, .. } = self;
         let Some(&(table, number)) = scan.parts.front() else { return Step::Done };
         let state = &mut all[table.0 as usize];
@@ -413,7 +419,7 @@ impl Tables {
 }
 
 impl Total {
-    fn add(&mut self, matched: u64) {
+    pub(super) fn add(&mut self, matched: u64) {
         if !self.is_final {
             self.matched += matched;
         }

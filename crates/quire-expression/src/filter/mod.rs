@@ -14,9 +14,11 @@
 //! - `evaluate`, `like`, `function`: from fields to a result.
 //! - `view`: conditions of a filter that an index of values can look up.
 //! - `assignments`: fields of a message that are computed from it.
+//! - `projection`, `aggregate`: records of groups, computed from the messages of each group.
 //! - `index`: the filters of the subscriptions of a topic, of which only those are evaluated that
 //!   can match.
 
+mod aggregate;
 mod assignments;
 mod error;
 mod evaluate;
@@ -26,6 +28,7 @@ mod lexer;
 mod like;
 mod node;
 mod parse;
+mod projection;
 mod view;
 
 use std::fmt;
@@ -40,6 +43,7 @@ use evaluate::Evaluation;
 use node::{Literal, Node};
 use parse::Parsed;
 
+pub use aggregate::{Accumulator, AggregateKind, OwnedValue, ValueKey};
 pub use assignments::{ASSIGNMENT_COUNT_MAX, AssignmentError, Assignments, Stage};
 pub use error::{FilterError, caret};
 pub use evaluate::ARRAY_PAIR_COUNT_MAX;
@@ -47,6 +51,7 @@ pub use function::similar;
 pub use index::{Decision, SubscriptionIndex};
 pub use node::NESTING_MAX;
 pub use parse::path_of;
+pub use projection::Projection;
 pub use view::{Equality, Range};
 
 /// The longest filter, in bytes. Filters of hundreds of predicates are normal. A larger text is a

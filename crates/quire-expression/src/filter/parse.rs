@@ -1,6 +1,7 @@
 //! From tokens to the compiled form. One method per level of precedence, the lowest precedence
 //! first.
 
+mod aggregate;
 mod call;
 mod field;
 
@@ -11,8 +12,10 @@ use super::like::Pattern;
 use super::node::{Affix, Comparison, Literal, NESTING_MAX, Node, Operator};
 use super::{FILTER_SIZE_MAX, FilterError, FilterOptions, TopicGuard};
 use crate::message_type::Number;
+use aggregate::Aggregating;
 use field::Known;
 
+pub(super) use aggregate::{Aggregate, Projected, parse_projection};
 pub use field::path_of;
 pub(super) use field::{Assigned, Destination, parse_assignment};
 
@@ -87,6 +90,8 @@ struct Parser<'t> {
     canonical: String,
     depth: usize,
     pattern_count: usize,
+    /// The aggregates, where there may be some.
+    aggregating: Option<Aggregating>,
 }
 
 impl<'t> Parser<'t> {
@@ -109,6 +114,7 @@ impl<'t> Parser<'t> {
             canonical: String::new(),
             depth: 0,
             pattern_count: 0,
+            aggregating: None,
         })
     }
 

@@ -97,23 +97,6 @@ pub(super) const FUNCTIONS: &[Function] = &[
     function("SOW_KEY", 0..=0, message::sow_key),
 ];
 
-/// Names that only projections of views and aggregated subscriptions may use.
-pub(super) const AGGREGATES: &[&str] = &[
-    "AVG",
-    "ANY",
-    "COUNT",
-    "COUNT_DISTINCT",
-    "DISTINCT_LIST",
-    "MIN",
-    "MAX",
-    "SUM",
-    "STDDEV_POP",
-    "STDDEV_SAMP",
-    "VARIANCE",
-    "VAR_POP",
-    "VAR_SAMP",
-];
-
 /// The function with this name in capitals.
 pub(super) fn find(name: &str) -> Option<&'static Function> {
     FUNCTIONS.iter().find(|function| function.name == name)

@@ -1,7 +1,8 @@
 //! Calls of functions.
 
 use super::Parser;
-use crate::filter::function::{self, AGGREGATES, FUNCTIONS};
+use crate::filter::aggregate::AggregateKind;
+use crate::filter::function::{self, FUNCTIONS};
 use crate::filter::lexer::Token;
 use crate::filter::node::{Literal, Node};
 use crate::filter::{ClientFacts, FilterError, FilterOptions, InstanceFacts};
@@ -10,6 +11,9 @@ impl Parser<'_> {
     pub(super) fn call(&mut self, name: &str, start: usize) -> Result<Node, FilterError> {
         if name == "REGEXP_REPLACE" {
             return self.regexp_replace();
+        }
+        if let Some(node) = self.aggregate(name, start)? {
+            return Ok(node);
         }
         let known = function::find(name);
         let fact = fact(name, self.options);
@@ -55,9 +59,8 @@ impl Parser<'_> {
     }
 
     fn unknown(&self, name: &str, start: usize) -> FilterError {
-        let expected = if AGGREGATES.contains(&name) {
-            "a function that looks at one message; aggregates are for views, which this version does not have"
-                .into()
+        let expected = if AggregateKind::of(name).is_some() {
+            "a function that looks at one message; aggregates are for `projection`".into()
         } else {
             let names = FUNCTIONS.iter().map(|function| function.name).chain(OTHER_FUNCTIONS.iter().copied());
             match function::similar(name, names) {

@@ -34,21 +34,7 @@ pub(in crate::filter) fn parse_assignment(
     allows_previous: bool,
 ) -> Result<Assigned, FilterError> {
     let mut parser = Parser::new(text, options, allows_previous)?;
-    let start = parser.start;
-    let root = parser.expression()?;
-    let is_field = matches!(root, Node::Field(_)) && parser.are_previous == [false];
-    let destination = if parser.take_word("AS")? {
-        let destination = Destination { name: parser.field_name()?, start: parser.start };
-        parser.advance()?;
-        destination
-    } else if parser.token == Token::End && is_field && text[start..].trim_end() == &*parser.names[0] {
-        Destination { name: parser.names[0].clone(), start }
-    } else {
-        return Err(parser.expected("an operator, or AS and the field that gets the value"));
-    };
-    if parser.token != Token::End {
-        return Err(parser.expected("the end"));
-    }
+    let (root, destination) = parser.assigned(text)?;
     let are_previous = std::mem::take(&mut parser.are_previous);
     Ok(Assigned { parsed: parser.parsed(root), are_previous, destination })
 }
@@ -63,6 +49,26 @@ pub(super) struct Known {
 }
 
 impl Parser<'_> {
+    /// The expression of an assignment, and where its value goes.
+    pub(super) fn assigned(&mut self, text: &str) -> Result<(Node, Destination), FilterError> {
+        let start = self.start;
+        let root = self.expression()?;
+        let is_field = matches!(root, Node::Field(_)) && self.are_previous == [false];
+        let destination = if self.take_word("AS")? {
+            let destination = Destination { name: self.field_name()?, start: self.start };
+            self.advance()?;
+            destination
+        } else if self.token == Token::End && is_field && text[start..].trim_end() == &*self.names[0] {
+            Destination { name: self.names[0].clone(), start }
+        } else {
+            return Err(self.expected("an operator, or AS and the field that gets the value"));
+        };
+        if self.token != Token::End {
+            return Err(self.expected("the end"));
+        }
+        Ok((root, destination))
+    }
+
     /// The name of a field, as written.
     pub(super) fn field_name(&self) -> Result<Box<str>, FilterError> {
         match self.token {
@@ -103,7 +109,9 @@ impl Parser<'_> {
             self.are_previous.push(is_previous);
             known.numbers[field] = self.names.len() as u32;
         }
-        Ok(Node::Field(known.numbers[field] - 1))
+        let number = known.numbers[field] - 1;
+        self.note_field(number, start);
+        Ok(Node::Field(number))
     }
 }
 

@@ -270,7 +270,7 @@ impl Querier {
             skip_n,
             keys,
             bookmark,
-            select: None,
+            ..QuerySpec::default()
         };
         if let Ok((number, command)) = core.query(&spec) {
             let answered = Answered {
