@@ -1,10 +1,18 @@
 // Data that a component shows: fetched once, fetched again and again, and the history of figures.
+import { signal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get } from "./api.js";
 import { seconds } from "./format.js";
 
 /** Milliseconds between two requests of a page for the same figures. */
 export const INTERVAL = 2000;
+
+/**
+ * Whether the page is visible. A hidden page follows nothing: a browser has six connections to a
+ * server, and other tabs need them.
+ */
+export const isVisible = signal(!document.hidden);
+document.addEventListener("visibilitychange", () => (isVisible.value = !document.hidden));
 
 /** Calls `work` now and every `interval` ms while the page is visible, and never twice at a time. */
 export function useEvery(interval, work, inputs) {

@@ -43,12 +43,9 @@ const COLUMNS = [
 ];
 
 function DisconnectDialog({ client, onClose, onDone }) {
-  const act = (form) => post(`${ADMINISTRATOR}/clients/${encoded(client.id)}/disconnect`, form.block ? { block: form.block } : {});
+  const act = () => post(`${ADMINISTRATOR}/clients/${encoded(client.id)}/disconnect`, {});
   return html`<${Dialog} title=${`Disconnect ${client.client_name}`} label="Disconnect" confirm=${client.client_name} act=${act} onClose=${onClose} onDone=${onDone}>
     <p>Closes the connection. Messages that the client holds go back to their queues. Most clients connect again at once.</p>
-    <label class="field"><span>Refuse the client for</span>
-      <select name="block"><option value="">Not at all</option><option value="1m">1 minute</option><option value="10m">10 minutes</option><option value="1h">1 hour</option></select>
-    </label>
   </${Dialog}>`;
 }
 

@@ -9,7 +9,7 @@ import { HistoryChart } from "../parts/chart.js";
 import { Dialog } from "../parts/dialog.js";
 import { Failure, Mark, Note, Plain, RangeChoice, Tile, Tiles } from "../parts/small.js";
 
-const AGES = [["0s", "All full files"], ["1h", "Older than 1 hour"], ["1d", "Older than 1 day"], ["7d", "Older than 7 days"], ["30d", "Older than 30 days"]];
+const AGES = [["1m", "Older than 1 minute"], ["1h", "Older than 1 hour"], ["1d", "Older than 1 day"], ["7d", "Older than 7 days"], ["30d", "Older than 30 days"]];
 const STATES = ["active", "sealed", "archived", "compressed"];
 const WORDS = {
   archive: ["Archive", "Moves full files to the archive directory. They stay a part of the log.", "archived"],

@@ -3,7 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 import { html } from "../html.js";
 import { CONSOLE, INSTANCE, path, stream } from "../api.js";
 import { bytes, count, plural, rate } from "../format.js";
-import { usePolled } from "../hooks.js";
+import { isVisible, usePolled } from "../hooks.js";
 import { go, route, withParameters, withSelected } from "../route.js";
 import { useRights } from "../session.js";
 import { Failure, Section, Tile, Tiles } from "../parts/small.js";
@@ -41,8 +41,9 @@ const NO_RECORDS = { records: new Map(), isLoaded: false, error: null, changes: 
 /** Follows the records of a topic: a map of keys to `{ fields, change }`, and the number of changes. */
 function useRecords(topic, filter, isAllowed) {
   const [state, setState] = useState(NO_RECORDS);
+  const isShown = isVisible.value;
   useEffect(() => {
-    if (!isAllowed) return undefined;
+    if (!isAllowed || !isShown) return undefined;
     setState(NO_RECORDS);
     const take = (lines) => setState((old) => {
       const records = new Map(old.records);
@@ -59,7 +60,7 @@ function useRecords(topic, filter, isAllowed) {
       return { records, isLoaded, error, changes };
     });
     return stream(`${CONSOLE}/records`, { topic, filter, limit: RECORDS }, take, (error) => error && setState((old) => ({ ...old, error })));
-  }, [topic, filter, isAllowed]);
+  }, [topic, filter, isAllowed, isShown]);
   return state;
 }
 

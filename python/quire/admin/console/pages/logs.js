@@ -3,6 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { html } from "../html.js";
 import { CONSOLE, get, stream } from "../api.js";
 import { count, moment, plural } from "../format.js";
+import { isVisible } from "../hooks.js";
 import { go, route, withParameters } from "../route.js";
 import { Failure, Search } from "../parts/small.js";
 
@@ -13,7 +14,9 @@ const KEPT = 2000;
 /** The last lines, and with `isOn` those that follow. */
 function useLines(isOn, onEnd) {
   const [state, setState] = useState({ lines: null, error: null });
+  const isShown = isVisible.value;
   useEffect(() => {
+    if (!isShown) return undefined;
     const keep = (lines) => setState((old) => ({ lines: [...(old.lines ?? []), ...lines].slice(-KEPT), error: null }));
     const fail = (error) => setState((old) => ({ ...old, error }));
     if (isOn) {
@@ -23,7 +26,7 @@ function useLines(isOn, onEnd) {
     const abort = new AbortController();
     get(`${CONSOLE}/logs`, {}, { signal: abort.signal }).then((told) => setState({ lines: told.lines, error: null }), (error) => abort.signal.aborted || fail(error));
     return () => abort.abort();
-  }, [isOn]);
+  }, [isOn, isShown]);
   return state;
 }
 

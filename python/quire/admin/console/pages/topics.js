@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { html } from "../html.js";
 import { CONSOLE, get, INSTANCE, path, post, stream } from "../api.js";
 import { byteRate, bytes, count, plural, rate } from "../format.js";
-import { usePolled } from "../hooks.js";
+import { isVisible, usePolled } from "../hooks.js";
 import { go, route, withParameters, withSelected } from "../route.js";
 import { useRights } from "../session.js";
 import { HistoryChart } from "../parts/chart.js";
@@ -37,9 +37,12 @@ const KEPT = 300;
 function useFollowed(topic, filter, isOn, onEnd) {
   const [state, setState] = useState({ messages: [], received: 0, skipped: 0 });
   const number = useRef(0);
+  const isShown = isVisible.value;
   useEffect(() => {
-    if (!isOn) return undefined;
-    setState({ messages: [], received: 0, skipped: 0 });
+    if (isOn) setState({ messages: [], received: 0, skipped: 0 });
+  }, [topic, filter, isOn]);
+  useEffect(() => {
+    if (!isOn || !isShown) return undefined;
     const take = (lines) => {
       const fresh = lines.filter((line) => line.message).map((line) => ({ ...line.message, key: (number.current += 1) }));
       const skipped = lines.reduce((total, line) => total + (line.skipped ?? 0), 0);
@@ -48,7 +51,7 @@ function useFollowed(topic, filter, isOn, onEnd) {
       if (failed) onEnd(new Error(failed.error.reason));
     };
     return stream(`${CONSOLE}/follow`, { topic, filter }, take, onEnd);
-  }, [topic, filter, isOn]);
+  }, [topic, filter, isOn, isShown]);
   return state;
 }
 
