@@ -251,10 +251,9 @@ def test_the_command_line_reloads_the_configuration(
         assert run([*reload, "bob"]) == 0
         assert capsys.readouterr().out == "reloaded: nothing has changed\n"
         configured(tmp_path, DESK, operator, BOB)
-        # The connection of the command has other rights, too.
-        run([*reload, "bob"])
-        capsys.readouterr()
+        # The connection of the command has other rights, too. It gets the answer before it ends.
         assert run([*reload, "bob"]) == 0
+        assert capsys.readouterr().out == "reloaded: entitlement\n"
         configured(tmp_path, DESK, operator, {**BOB, "allow": "fly"})
         assert run([*reload, "bob"]) == 1
         assert "entitlement" in capsys.readouterr().err
@@ -309,3 +308,125 @@ def test_queues_are_listed_by_name_to_users_who_may_not_see_their_figures(
             assert "jobs" in capsys.readouterr().out
             assert run(["queue", "ls", "--url", server.url, "--json"]) == 0
             assert json.loads(capsys.readouterr().out) == {"queue": "jobs"}
+
+
+# Limits of users, and reloads of other keys
+
+
+def test_the_limits_of_a_user_are_refusals_that_name_them(tmp_path: Path) -> None:
+    limit = (
+        '[[user_limit]]\nuser = "anna"\nmax_connections = 1\nmax_subscriptions = 1\npublish_rate = "1000"\n'
+    )
+    file = configured(tmp_path, {**DESK, "user": "anna"}, BOB)
+    file.write_text(file.read_text() + limit)
+    with (
+        quire.Server(quire.Config.load(file)) as server,
+        quire.Client(server.url, **password("anna")) as anna,
+    ):
+        kept = [anna.subscribe("orders")]
+        with pytest.raises(quire.LimitExceededError, match="max_subscriptions"):
+            anna.subscribe("orders")
+        with (
+            pytest.raises(quire.LimitExceededError, match="max_connections"),
+            quire.Client(server.url, name="other", **password("anna")) as other,
+        ):
+            other.flush(timeout=PATIENCE)
+        file.write_text(file.read_text().replace("max_subscriptions = 1", "max_subscriptions = 2"))
+        assert server.reload() == ["user_limit"]
+        kept.append(anna.subscribe("orders"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"publish_rate": "fast"}, "publish_rate"),
+        ({"publish_rate": 0}, "publish_rate"),
+        ({"max_connections": 0}, "max_connections"),
+        ({"max_waiting": "1B"}, "max_waiting"),
+        ({"user": "a|b"}, "user"),
+    ],
+)
+def test_a_mistake_in_a_limit_names_its_key(settings: dict[str, Any], key: str) -> None:
+    with pytest.raises(quire.ConfigError) as raised:
+        quire.Config(user_limit=[{"user": "anna"}, settings]).check()
+    assert raised.value.key == f"user_limit[1].{key}"
+
+
+@pytest.mark.parametrize(
+    ("rate", "core"), [("1000", {"messages": 1000}), (20, {"messages": 20}), ("5MB", {"bytes": 5 << 20})]
+)
+def test_a_rate_is_messages_or_bytes(rate: Any, core: dict[str, int]) -> None:
+    limit = quire.Config(user_limit={"publish_rate": rate}).user_limit[0]
+    assert limit.to_core()["publish_rate"] == core
+
+
+def test_a_reload_changes_the_authentication(tmp_path: Path) -> None:
+    file = configured(tmp_path, DESK, BOB)
+    with quire.Server(quire.Config.load(file)) as server:
+        others = {**USERS, "anna": {"password": "another horse", "groups": ["desk"]}}
+        with (
+            quire.Client(server.url, **password("anna")) as anna,
+            quire.Client(server.url, **password("bob")) as bob,
+        ):
+            live = anna.subscribe("orders")
+            bob.flush(timeout=PATIENCE)
+            write_users(tmp_path / "others.toml", others)
+            before = file.read_text()
+            file.write_text(before.replace("users.toml", "others.toml"))
+            assert server.reload() == ["authentication"]
+            with pytest.raises(quire.AuthenticationError):
+                live.get(timeout=PATIENCE)
+            bob.flush(timeout=PATIENCE)
+        with quire.Client(server.url, user="anna", password="another horse", ssl=False) as anna:
+            anna.flush(timeout=PATIENCE)
+        # A mistake changes nothing.
+        file.write_text(before.replace("users.toml", "nowhere.toml"))
+        with pytest.raises(quire.ConfigError, match="nowhere"):
+            server.reload()
+        with quire.Client(server.url, user="anna", password="another horse", ssl=False) as anna:
+            anna.flush(timeout=PATIENCE)
+
+
+def test_a_reload_changes_the_certificates_of_an_address(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    one, two = (quire.testing.certificates(tmp_path / name) for name in ("one", "two"))
+    text = '[[transport]]\naddress = "127.0.0.1:0"\n'
+
+    def configure(files: quire.testing.Certificates, more: str = "") -> Path:
+        file = tmp_path / "quire.toml"
+        tls = f'{{ certificate = "{files.certificate}", private_key = "{files.private_key}" }}'
+        file.write_text(f"{text}tls = {tls}\n{more}")
+        return file
+
+    with quire.Server(quire.Config.load(configure(one))) as server:
+        with quire.Client(server.url, ssl=one.ca) as first:
+            first.flush(timeout=PATIENCE)
+            configure(two)
+            assert server.reload() == ["transport[0].tls"]
+            with quire.Client(server.url, ssl=two.ca) as second:
+                second.flush(timeout=PATIENCE)
+            with pytest.raises(quire.TLSError), quire.Client(server.url, ssl=one.ca) as third:
+                third.flush(timeout=PATIENCE)
+            first.flush(timeout=PATIENCE)
+        configure(one, "max_connections = 7\n")
+        with pytest.raises(quire.ConfigError, match="restart") as raised:
+            server.reload()
+        assert raised.value.key == "transport[0].max_connections"
+
+
+def test_a_connection_whose_reload_changes_its_user_gets_the_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator = {"user": "bob", "topic": "/quire/access", "allow": "admin"}
+    file = configured(tmp_path, operator)
+    with quire.Server(quire.Config.load(file)) as server:
+        monkeypatch.setenv("QUIRE_PASSWORD", USERS["bob"]["password"])
+        reload = ["reload", "--url", server.url, "--user", "bob"]
+        configured(tmp_path, operator, BOB)
+        assert run(reload) == 0
+        assert capsys.readouterr().out == "reloaded: entitlement\n"
+        write_users(tmp_path / "others.toml", USERS)
+        file.write_text(file.read_text().replace("users.toml", "others.toml"))
+        assert run(reload) == 0
+        assert capsys.readouterr().out == "reloaded: authentication\n"

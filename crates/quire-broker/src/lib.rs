@@ -12,24 +12,26 @@ mod tables;
 // The modules of the kernel, under the names that they have there: `crate::log` is
 // `quire_kernel::log`.
 use quire_kernel::{
-    admin, codec, config, context, entitlement, failure, ids, io, journal_files, log, paged, replicated,
-    reply, send, session, sessions, slice, stats, subscription, tail, topic, unreadable,
+    admin, codec, config, context, entitlement, failure, ids, io, journal_files, limited, log, paged,
+    replicated, reply, send, session, sessions, slice, stats, subscription, tail, topic, unreadable,
 };
 
 pub use broker::Broker;
 pub use links::LINKS_ACCEPTED_MAX;
 pub use queues::{Expired, StandaloneError, StandaloneQueue};
-pub use quire_kernel::entitlement::{Entitlements, EntrySettings, Right};
+pub use quire_kernel::entitlement::{
+    Entitlements, EntrySettings, PublishRate, Right, UserLimitSettings, UserLimits,
+};
 use quire_kernel::timer::Timer;
 pub use quire_kernel::{
-    Access, AdminCommand, AdminReply, BrokerConfig, ByClients, Compression, ConfigError, ConnectionId,
-    ConnectionStats, DestinationSettings, DestinationStats, Durability, Event, Figures, HistorySettings,
-    Input, JournalFigures, LeftOutBecause, Level, Limits, Maintenance, MaintenanceConfig, MaintenanceDone,
-    MaintenanceJob, OpenError, Output, Page, QueueChanges, QueueFigures, QueueSettings, QueueStats, ReadDone,
-    ReadRequest, ReadTicket, RecordedTopic, ReplicatedTopic, ReplicationConfig, ReplicationStats,
-    ServerStats, SourceStats, SowTopicSettings, Stats, Stopwatch, SubscriptionStats, SyncType,
-    TableDurability, TableExpiration, TableFigures, TopicStats, TransactionLogConfig, TransportConfig,
-    TransportId, code_of, replay, scan,
+    Access, AccessRules, AdminCommand, AdminReply, BrokerConfig, ByClients, Compression, ConfigError,
+    ConnectionId, ConnectionStats, DestinationSettings, DestinationStats, Durability, Event, Figures,
+    HistorySettings, Input, JournalFigures, LeftOutBecause, Level, Limits, Maintenance, MaintenanceConfig,
+    MaintenanceDone, MaintenanceJob, OpenError, Output, Page, QueueChanges, QueueFigures, QueueSettings,
+    QueueStats, ReadDone, ReadRequest, ReadTicket, RecordedTopic, ReplicatedTopic, ReplicationConfig,
+    ReplicationStats, ServerStats, SourceStats, SowTopicSettings, Stats, Stopwatch, SubscriptionStats,
+    SyncType, TableDurability, TableExpiration, TableFigures, TopicStats, TransactionLogConfig,
+    TransportConfig, TransportId, code_of, replay, scan,
 };
 pub use quire_link::summary;
 pub use tables::{MakePart, SnapshotPart, SnapshotParts, SnapshotSteps};

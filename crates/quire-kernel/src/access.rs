@@ -15,10 +15,11 @@ use std::time::Duration;
 use super::admin::{AdminCommand, Requester};
 use super::context::Context;
 use super::reply::Refused;
+use crate::config::AccessRules;
 use crate::config::queues::QueueSettings;
 use crate::entitlement::{ANONYMOUS, Denied, Entitlements, Grant, Nameable, Resource, Right, Rights};
 use crate::io::Event;
-use crate::session::SessionId;
+use crate::session::{Phase, Session, SessionId};
 use crate::subscription::{Range, ServedBy};
 use crate::timer::Timer;
 
@@ -332,8 +333,13 @@ impl Context {
         Some(Box::new(entitlements.of_user(user, &session.groups)))
     }
 
-    /// Uses other entitlements. Connections whose user has other entries end.
-    pub fn entitle(&mut self, entitlements: Arc<Entitlements>) {
+    /// Uses other entitlements and limits. Connections whose user has other entitlements end. A
+    /// running server does not lose its last entitlement, so that no user can suddenly do
+    /// everything.
+    pub fn entitle(&mut self, rules: AccessRules) {
+        self.authenticate_from_now_on(&rules.authenticates);
+        self.limit_users(rules.user_limits);
+        let Some(entitlements) = rules.entitlements else { return };
         self.clients.access.entitlements = Some(entitlements);
         let all: Vec<_> = self.clients.sessions.all.keys().collect();
         for id in all {
@@ -345,6 +351,28 @@ impl Context {
             if !is_same {
                 self.end(id, Code::EntitlementReset, "the rights of the user were changed");
             }
+        }
+    }
+
+    /// Connections of a transport that now has users, or no longer has them, end: their user is
+    /// another one.
+    fn authenticate_from_now_on(&mut self, authenticates: &[bool]) {
+        let transports = self.config.transports.iter_mut().zip(authenticates);
+        let changed: Vec<bool> = transports
+            .map(|(transport, now)| std::mem::replace(&mut transport.authenticates, *now) != *now)
+            .collect();
+        if !changed.contains(&true) {
+            return;
+        }
+        let is_changed = |session: &Session| {
+            let has_changed = changed.get(session.transport.0 as usize).copied().unwrap_or_default();
+            has_changed && session.access == Access::Client && session.phase != Phase::Closed
+        };
+        let sessions = &self.clients.sessions.all;
+        let ending: Vec<_> =
+            sessions.iter().filter(|(_, session)| is_changed(session)).map(|(id, _)| id).collect();
+        for id in ending {
+            self.end(id, Code::EntitlementReset, "the authentication of the server was changed");
         }
     }
 

@@ -16,6 +16,7 @@ use quire_types::time::{Instant, Now};
 use super::BrokerConfig;
 use super::access::AccessControl;
 use super::io::{Event, Output};
+use super::limited::LimitedUsers;
 use super::log::Log;
 use super::replicated::Replicated;
 use super::send::Buffers;
@@ -69,6 +70,8 @@ pub struct Clients {
     pub counters: Counters,
     /// The entitlements of their users.
     pub access: AccessControl,
+    /// How much of the limits of their users they have used.
+    pub limited: LimitedUsers,
 }
 
 /// Reading the content of messages.

@@ -12,7 +12,8 @@ use super::access::Access;
 use super::admin::{AdminCommand, AdminReply};
 use super::journal_files::{MaintenanceDone, MaintenanceJob};
 use super::work::{ReadDone, ReadRequest};
-use crate::entitlement::{Entitlements, Right};
+use crate::config::AccessRules;
+use crate::entitlement::Right;
 use quire_command::Code;
 use quire_queue::Reasons;
 use quire_types::Secret;
@@ -64,8 +65,8 @@ pub enum Input<'a> {
         /// The groups of the user, one a line.
         groups: &'a str,
     },
-    /// Other entitlements: connections whose user has other entries end.
-    Entitle(Arc<Entitlements>),
+    /// Other entitlements and limits of users. Connections whose user has other entitlements end.
+    Entitle(AccessRules),
     /// [`Output::Reload`] was carried out.
     Reloaded {
         /// The connection that requested it. It may have ended.

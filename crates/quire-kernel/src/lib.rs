@@ -21,6 +21,7 @@ pub mod failure;
 pub mod ids;
 pub mod io;
 pub mod journal_files;
+pub mod limited;
 pub mod log;
 pub mod paged;
 pub mod replay;
@@ -45,8 +46,8 @@ pub use config::links::{Compression, DestinationSettings, ReplicatedTopic, Repli
 pub use config::queues::{QueueChanges, QueueSettings};
 pub use config::tables::{HistorySettings, SowTopicSettings, TableDurability, TableExpiration};
 pub use config::{
-    BrokerConfig, ByClients, ConfigError, Durability, Limits, MaintenanceConfig, OpenError, RecordedTopic,
-    TransactionLogConfig, TransportConfig,
+    AccessRules, BrokerConfig, ByClients, ConfigError, Durability, Limits, MaintenanceConfig, OpenError,
+    RecordedTopic, TransactionLogConfig, TransportConfig,
 };
 pub use failure::code_of;
 pub use io::{ConnectionId, Event, Input, LeftOutBecause, Level, Output, TransportId};

@@ -156,6 +156,9 @@ impl Context {
     /// The same after a publish.
     #[inline]
     pub fn end_of_publish(&mut self, id: SessionId, size: usize) {
+        if self.clients.sessions.all[id].limited.is_some() {
+            self.count_publish(id, size);
+        }
         if self.clock.slices.is_over(1 + size / WEIGHED_SIZE) {
             self.wait_for_slice(id);
         }

@@ -21,6 +21,8 @@ pub enum Timer {
     Silence(SessionId),
     /// The shortest time between two acknowledgements has passed: the due acknowledgement is sent.
     Acknowledge(SessionId),
+    /// The user of a connection is no longer ahead of the rate at which it may publish.
+    Rate(SessionId),
     /// The next message of a replay may be sent.
     Replay(ReplayId),
     /// The interval of a conflated message is over.
@@ -86,7 +88,7 @@ impl Timers {
 
     /// Stops the timers of a session.
     pub fn clear_session(&mut self, id: SessionId) {
-        for timer in [Timer::Logon, Timer::Heartbeat, Timer::Silence, Timer::Acknowledge] {
+        for timer in [Timer::Logon, Timer::Heartbeat, Timer::Silence, Timer::Acknowledge, Timer::Rate] {
             self.clear(timer(id));
         }
     }

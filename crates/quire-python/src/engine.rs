@@ -293,15 +293,26 @@ impl Engine {
         }
     }
 
-    /// Uses the entitlements of another configuration. The connections of users with other entries
-    /// end with this call.
+    /// Uses the entitlements and the limits of users of another configuration. The connections of
+    /// users with other entitlements end with this call.
+    ///
+    /// `asker` is the connection that asked for it, the number of its command, and the answer. It
+    /// gets the answer before its rights change.
     ///
     /// Raises `ConfigError` for the first mistake. Nothing changes then.
-    fn entitle(&self, py: Python<'_>, config: &str) -> PyResult<()> {
+    #[pyo3(signature = (config, asker=None))]
+    fn entitle(&self, py: Python<'_>, config: &str, asker: Option<(u64, u32, String)>) -> PyResult<()> {
         let state = self.state(py)?;
         let entitled = interpreter::outside(py, || {
-            let entitlements = BrokerConfig::entitlements_of(config)?;
-            state.take_turn(|running| running.host.handle(Input::Entitle(entitlements))).map(drop)
+            let rules = BrokerConfig::access_rules_of(config)?;
+            let turned = state.take_turn(|running| {
+                if let Some((connection, command, keys)) = &asker {
+                    let (connection, result) = (ConnectionId(*connection), Ok(keys.as_str()));
+                    running.host.handle(Input::Reloaded { connection, command: *command, result });
+                }
+                running.host.handle(Input::Entitle(rules));
+            });
+            turned.map(drop)
         });
         entitled.map_err(|error| to_python(py, error))?;
         send_wake(&state.wake_tx);

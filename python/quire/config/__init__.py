@@ -11,6 +11,7 @@ from quire.config._last_values import SowTopic
 from quire.config._models import Config, Limits, Maintenance, Queue, RecordedTopic, TransactionLog, Transport
 from quire.config._replication import Destination, ReplicatedTopic, Replication
 from quire.config._tls import LinkTLS, ServerTLS
+from quire.config._user_limit import UserLimit
 from quire.config._values import Address
 
 __all__ = [
@@ -31,4 +32,5 @@ __all__ = [
     "SowTopic",
     "TransactionLog",
     "Transport",
+    "UserLimit",
 ]

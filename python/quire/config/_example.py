@@ -50,6 +50,14 @@ cache = "1m"                          # how long its acceptances are kept
 # filter = "/desk = 'FX'"             # the messages that are visible, or that may be published or deleted
 # select = ["-/client_name"]          # the fields that are visible
 
+# Limits of users. The first entry that matches a user decides. The connections of a user share its limits.
+# [[user_limit]]
+# user = "anna"                       # or group = "desk"
+# max_connections = 1000
+# max_subscriptions = 10000
+# max_waiting = "64MB"                # unread bytes; above it the slowest connection of the user is closed
+# publish_rate = "1000"               # messages in a second, or a size such as "5MB"
+
 [limits]                              # for all connections together
 max_patterns = 8192
 max_waiting = "1GB"                   # unread bytes; above it the slowest connection is closed

@@ -48,6 +48,7 @@ def place_of(key: str) -> tuple[str | int, ...]:
         "transports": "transport",
         "destinations": "destination",
         "entitlements": "entitlement",
+        "user_limits": "user_limit",
     }
     table, _, name = key.partition(".")
     if key == "replication.group":

@@ -35,6 +35,7 @@ from quire.config._mistakes import Mistakes, expected, got, refused, together
 from quire.config._model import Model, Topics, tables_as_lists
 from quire.config._replication import Replication
 from quire.config._tls import ServerTLS
+from quire.config._user_limit import UserLimit
 from quire.config._values import (
     Address,
     DirectoryLike,
@@ -479,6 +480,8 @@ class Config(Model):
     authentication: Authentication = Authentication()
     #: Which user may do what. Without an entry, every user may do everything.
     entitlement: tuple[Entitlement, ...] = ()
+    #: The limits of users. The first entry that matches a user decides.
+    user_limit: tuple[UserLimit, ...] = ()
     limits: Limits = Limits()
     transaction_log: TransactionLog = TransactionLog()
     #: Filters may hold patterns that only a backtracking engine runs (docs/filters.md section 5).
@@ -505,6 +508,7 @@ class Config(Model):
             transport: Transport | Table | Sequence[Transport | Table] = ...,
             authentication: Authentication | Table = ...,
             entitlement: Entitlement | Table | Sequence[Entitlement | Table] = ...,
+            user_limit: UserLimit | Table | Sequence[UserLimit | Table] = ...,
             limits: Limits | Table = ...,
             transaction_log: TransactionLog | Table = ...,
             allow_backtracking_patterns: bool = ...,
@@ -542,6 +546,7 @@ class Config(Model):
             values,
             transport=Transport,
             entitlement=Entitlement,
+            user_limit=UserLimit,
             queue=Queue,
             local_queue=Queue,
             sow_topic=SowTopic,
@@ -735,6 +740,7 @@ class Config(Model):
             transport=tuple(transport.model_dump() for transport in transports),
             authentication=self.authentication,
             entitlement=self.entitlement,
+            user_limit=self.user_limit,
             limits=self.limits,
             transaction_log=self.transaction_log,
             allow_backtracking_patterns=self.allow_backtracking_patterns,
@@ -808,6 +814,7 @@ class Config(Model):
                 ),
                 "sow_topics": [topic.to_core() for topic in self.sow_topic],
                 "entitlements": self.entitlements_to_core(),
+                "user_limits": [limit.to_core() for limit in self.user_limit],
                 "transports": [
                     {
                         "name": transport.name,

@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +27,7 @@ _log = logging.getLogger("quire.server")
 _Event = Callable[[int, int, bytes], None]
 
 _CHANGED: Final = "the user of the connection was removed, disabled or changed"
+_REPLACED: Final = "the authentication of the server was changed"
 #: Seconds between two looks at the clock for a token that expires later.
 _CLOCK_INTERVAL: Final = 600.0
 
@@ -51,24 +52,54 @@ class Logons:
         self._instance = config.name
         self._transports = [transport.name for transport in config.transport]
         #: The guard of each transport. Transports with the same table share it.
-        self._guards: list[Guard | None] = []
-        self._distinct: list[Guard] = []
-        for transport in config.transport:
-            settings = config.authentication_of(transport)
-            if settings.method == "none":
-                self._guards.append(None)
-                continue
-            from quire.server._guard import Guard
-
-            guard = next((each for each in self._distinct if each.settings == settings), None)
-            if guard is None:
-                guard = Guard(settings)
-                self._distinct.append(guard)
-            self._guards.append(guard)
+        self._guards: list[Guard | None] = self.guards_for(config, [])
+        self._distinct = _distinct(self._guards)
         #: The checks that are not done, by their connections.
         self._checks: dict[int, Future[Identity | Refused]] = {}
         #: The connections that were accepted.
         self._users: dict[int, _LoggedOn] = {}
+
+    @staticmethod
+    def guards_for(config: Config, known: Sequence[Guard]) -> list[Guard | None]:
+        """Returns the guard of each transport: one of those that are known, or a new one.
+
+        Raises `ConfigError` when a file cannot be used.
+        """
+        known = list(known)
+        guards: list[Guard | None] = []
+        for transport in config.transport:
+            settings = config.authentication_of(transport)
+            if settings.method == "none":
+                guards.append(None)
+                continue
+            from quire.server._guard import Guard
+
+            guard = next((each for each in known if each.settings == settings), None)
+            if guard is None:
+                guard = Guard(settings)
+                known.append(guard)
+            guards.append(guard)
+        return guards
+
+    def guards_after(self, config: Config) -> list[Guard | None]:
+        """Returns the guards for another configuration. Pass them to `replace`."""
+        return self.guards_for(config, self._distinct)
+
+    def replace(self, guards: list[Guard | None], asker: int | None) -> None:
+        """Uses other guards. A connection whose user another guard has accepted ends, unless it asked for this."""
+        before, self._guards, self._distinct = self._distinct, guards, _distinct(guards)
+        for number, logged_on in list(self._users.items()):
+            if logged_on.guard not in self._distinct and number != asker:
+                self._reset(number, logged_on, _REPLACED)
+        for guard in before:
+            if guard not in self._distinct:
+                guard.close()
+
+    def end_replaced(self) -> None:
+        """Ends the connection that `replace` has left."""
+        for number, logged_on in list(self._users.items()):
+            if logged_on.guard not in self._distinct:
+                self._reset(number, logged_on, _REPLACED)
 
     @property
     def has_users(self) -> bool:
@@ -78,7 +109,10 @@ class Logons:
     def check(self, number: int, transport: int, given: Given) -> None:
         """Begins to check a logon. Its result is an event."""
         guard = self._guards[transport]
-        assert guard is not None
+        if guard is None:
+            # A reload has just removed the authentication of the transport.
+            self._event(Engine.NOT_CHECKED, number, _REPLACED.encode())
+            return
         given = replace(given, transport=self._transports[transport], instance=self._instance)
         check = self._checks[number] = guard.check(given)
         check.add_done_callback(partial(self._soon, self._checked, number, given, guard))
@@ -122,6 +156,9 @@ class Logons:
             # secrets.
             _log.error("a logon could not be checked: %s", type(error).__name__)
             result = Refused("the check failed")
+        if guard not in self._distinct:
+            text = "the authentication of the server has changed"
+            result = Refused(text, text, is_unavailable=True)
         if isinstance(result, Identity) and not guard.still(result):
             result = Refused("the user has changed")
         is_accepted = isinstance(result, Identity)
@@ -189,6 +226,11 @@ class Logons:
         for number, logged_on in list(self._users.items()):
             if logged_on.guard is guard and not guard.still(logged_on.identity):
                 self._reset(number, logged_on, _CHANGED)
+
+
+def _distinct(guards: Sequence[Guard | None]) -> list[Guard]:
+    """Each guard once."""
+    return list(dict.fromkeys(guard for guard in guards if guard is not None))
 
 
 def pairs(**values: str) -> str:

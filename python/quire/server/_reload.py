@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from quire._errors import ConfigError
 from quire.config import Config
 
-#: The keys that a running server takes over.
-RELOADED: Final = ("entitlement",)
+#: The keys that a running server takes over as a whole.
+_RELOADED: Final = ("entitlement", "user_limit", "authentication")
+#: The keys of which it takes over these keys.
+_RELOADED_PARTS: Final = {"transport": ("tls", "authentication"), "replication": ("tls",)}
 
 
 def reloaded(config: Config) -> tuple[Config, list[str]]:
@@ -23,9 +26,9 @@ def reloaded(config: Config) -> tuple[Config, list[str]]:
     before = Config._parse(file, config._source.text)
     after = Config.load(file)
     after.check()
-    changed = [key for key in Config.model_fields if getattr(before, key) != getattr(after, key)]
+    changed = sorted(set(_differences(before, after)))
     for key in changed:
-        if key not in RELOADED:
+        if not _is_reloaded(key):
             raise ConfigError("a change of it requires a restart of the server", key=key, file=file)
     if before.entitlement and not after.entitlement:
         raise ConfigError(
@@ -33,7 +36,59 @@ def reloaded(config: Config) -> tuple[Config, list[str]]:
             key="entitlement",
             file=file,
         )
-    update = {key: getattr(after, key) for key in RELOADED}
-    new = config.model_copy(update=update)
+    admin = after.admin
+    if "authentication" in changed and admin is not None and admin.authentication is None:
+        reason = "the HTTP server of [admin] uses it, and a change requires a restart of the server"
+        raise ConfigError(reason, key="authentication", file=file)
+    new = config.model_copy(update=_taken_over(config, after))
     new._source = after._source
     return new, changed
+
+
+def _differences(before: Config, after: Config) -> Iterator[str]:
+    """The keys that differ, as in the file."""
+    for key in Config.model_fields:
+        old, new = getattr(before, key), getattr(after, key)
+        if old == new:
+            continue
+        match key:
+            case "transport" if len(old) == len(new):
+                for number, (one, other) in enumerate(zip(old, new, strict=True)):
+                    yield from _keys_of(f"transport[{number}]", one, other)
+            case "replication" if len(old.destination) == len(new.destination):
+                yield from (each for each in _keys_of(key, old, new) if each != "replication.destination")
+                for number, (one, other) in enumerate(zip(old.destination, new.destination, strict=True)):
+                    yield from _keys_of(f"replication.destination[{number}]", one, other)
+            case _:
+                yield key
+
+
+def _keys_of(place: str, before: Any, after: Any) -> Iterator[str]:
+    for key in type(before).model_fields:
+        if getattr(before, key) != getattr(after, key):
+            yield f"{place}.{key}"
+
+
+def _is_reloaded(key: str) -> bool:
+    table = key.partition(".")[0].partition("[")[0]
+    return key in _RELOADED or key.rpartition(".")[2] in _RELOADED_PARTS.get(table, ())
+
+
+def _taken_over(config: Config, after: Config) -> dict[str, Any]:
+    """The values of the new configuration that a server takes over."""
+    replication = config.replication
+    # The options of the command line may have replaced the transports by one.
+    transports = tuple(
+        old.model_copy(update={key: getattr(new, key) for key in _RELOADED_PARTS["transport"]})
+        for old, new in zip(config.transport, after.transport, strict=False)
+    )
+    destinations = tuple(
+        old.model_copy(update={"tls": new.tls})
+        for old, new in zip(replication.destination, after.replication.destination, strict=True)
+    )
+    update = {"tls": after.replication.tls, "destination": destinations}
+    return {
+        **{key: getattr(after, key) for key in _RELOADED},
+        "transport": transports,
+        "replication": replication.model_copy(update=update),
+    }

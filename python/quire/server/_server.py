@@ -26,7 +26,7 @@ from quire._errors import ConfigError, DisconnectedError, QuireError
 from quire._process import connections_max, start_thread, with_threads, without_open_files
 from quire._quire import LINKS_ACCEPTED_MAX, Engine, Inside, tls_required
 from quire.client._define import DropReport, QueueChanges, QueueSettings, changes_to_core, settings_to_core
-from quire.config import Address, Config
+from quire.config import Address, Config, LinkTLS, ServerTLS
 from quire.journal._journal import ServerJournal
 from quire.server._identity import Given, Identity
 from quire.server._logons import Logons, pairs
@@ -177,30 +177,70 @@ class Server:
     def reload(self) -> list[str]:
         """Reads the configuration file again. Returns the keys that have changed.
 
-        `entitlement` may have changed. The connections of users that have other entries than before
-        have ended when this returns. The files of users and of certificates are read, too.
+        `entitlement`, `user_limit`, `authentication` and `tls` may have changed. The connections of
+        users that have other entries or another authentication than before have ended when this
+        returns. The files of users and of certificates are read, too.
 
         Raises `ConfigError` for a mistake in the file, and when another key has changed. Nothing
         changes then.
         """
+        return self._reload(None)
+
+    def _reload(self, asker: tuple[int, int] | None) -> list[str]:
+        """`asker`: the connection and the command that get the answer before the connection may end."""
         engine = self._running_engine
+        assert self._logons is not None
+        logons = self._logons
         try:
             config, changed = reloaded(self.config)
-            if changed:
-                try:
-                    engine.entitle(config.to_core())
-                except ConfigError as error:
-                    raise config.placed(error) from None
+            guards = logons.guards_after(config)
+            certificates = self._certificates_for(config)
+            core = config.to_core()
         except (ConfigError, OSError) as error:
             _log.warning("audit: reload %s", pairs(result="refused", reason=str(error)))
             raise
-        self.config = config
-        if self._logons is not None:
-            self._logons.forget_results()
-        self._look_at_files()
+
+        def take_over() -> None:
+            self.config = config
+            self._transport_tls, self._links_tls, self._destination_tls = certificates
+            for (name, url), tls in zip(list(self._urls.items()), self._transport_tls, strict=False):
+                self._urls[name] = f"{'quire' if tls is None else 'quires'}://{url.partition('://')[2]}"
+            logons.replace(guards, None if asker is None else asker[0])
+            logons.forget_results()
+            # The connections have ended before the answer.
+            self._turn()
+
+        def follow() -> None:
+            logons.end_replaced()
+            self._follow_files()
+            if self._refresh_files is not None:
+                self._refresh_files()
+
+        self._on_loop(take_over)
+        if changed or asker is not None:
+            engine.entitle(core, None if asker is None else (*asker, "\n".join(changed)))
+        self._on_loop(follow)
         reason = ", ".join(changed) or "nothing has changed"
         _log.info("audit: reload %s", pairs(result="applied", reason=reason))
         return changed
+
+    def _on_loop(self, call: Callable[[], None]) -> None:
+        """Calls on the thread of the event loop, and waits."""
+        loop = self._loop
+        assert loop is not None
+        with contextlib.suppress(RuntimeError):
+            if asyncio.get_running_loop() is loop:
+                return call()
+
+        async def run() -> None:
+            call()
+
+        coroutine = run()
+        try:
+            asyncio.run_coroutine_threadsafe(coroutine, loop).result(STOP_TIMEOUT)
+        except (RuntimeError, TimeoutError):
+            coroutine.close()
+            raise DisconnectedError("the server is not running", code="not_running") from None
 
     @property
     def replication(self) -> ServerReplication:
@@ -443,16 +483,26 @@ class Server:
             raise
 
     def _load_certificates(self) -> None:
-        replication = self.config.replication
-        self._transport_tls = [
-            None if each.tls is None else Certificates(each.tls, f"transport {each.name!r}")
-            for each in self.config.transport
-        ]
-        self._links_tls = None if replication.tls is None else Certificates(replication.tls, "replication")
-        self._destination_tls = [
-            None if each.tls is None else Certificates(each.tls, f"destination {each.name!r}")
-            for each in replication.destination
-        ]
+        self._transport_tls, self._links_tls, self._destination_tls = self._certificates_for(self.config)
+
+    def _certificates_for(
+        self, config: Config
+    ) -> tuple[list[Certificates | None], Certificates | None, list[Certificates | None]]:
+        """The certificates of the transports, of the address for links, and of the destinations."""
+        known = [*self._transport_tls, self._links_tls, *self._destination_tls]
+
+        def of(tls: ServerTLS | LinkTLS | None, what: str) -> Certificates | None:
+            if tls is None:
+                return None
+            same = (each for each in known if each is not None and each.is_for(tls, what))
+            return next(same, None) or Certificates(tls, what)
+
+        replication = config.replication
+        return (
+            [of(each.tls, f"transport {each.name!r}") for each in config.transport],
+            of(replication.tls, "replication"),
+            [of(each.tls, f"destination {each.name!r}") for each in replication.destination],
+        )
 
     def _follow_files(self) -> None:
         """Uses new certificates for new connections, and new users, a few seconds after their files have changed."""
@@ -461,7 +511,10 @@ class Server:
         assert self._loop is not None
         assert self._logons is not None
         loop, logons = self._loop, self._logons
+        if self._reload_timer is not None:
+            self._reload_timer.cancel()
         if not secured and not logons.has_users:
+            self._refresh_files = None
             return
 
         def refresh() -> None:
@@ -475,13 +528,6 @@ class Server:
 
         self._refresh_files = refresh
         self._reload_timer = loop.call_later(RELOAD_INTERVAL, follow)
-
-    def _look_at_files(self) -> None:
-        """Reads the files that have changed, without waiting for the interval."""
-        refresh = self._refresh_files
-        if refresh is not None and self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed already
-                self._loop.call_soon_threadsafe(refresh)
 
     async def _listen_locally(self) -> asyncio.AbstractServer | None:
         """Binds the socket of the administrator; `None` when there can be none. Accepts nothing yet."""
@@ -643,15 +689,16 @@ class Server:
             self._drained.set()
 
     def _reload_for(self, connection: int, command: int) -> None:
-        """Reads the configuration for a command of a connection. Its result is an event."""
+        """Reads the configuration for a command of a connection. A mistake in it is an event."""
         try:
-            event, text = Engine.RELOADED, "\n".join(self.reload())
+            self._reload((connection, command))
         except (QuireError, OSError) as error:
-            event, text = Engine.NOT_RELOADED, str(error)
-        data = command.to_bytes(4, "little") + text.encode("utf-8", "replace")
+            data = command.to_bytes(4, "little") + str(error).encode("utf-8", "replace")
+        else:
+            return
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed already
-                self._loop.call_soon_threadsafe(self._event, event, connection, data)
+                self._loop.call_soon_threadsafe(self._event, Engine.NOT_RELOADED, connection, data)
 
     def _connected(self, connection: _Connection) -> int:
         self._last_connection += 1

@@ -147,6 +147,10 @@ class Certificates:
         self._seen = self._marks()
         self.context: ssl.SSLContext = self._load()
 
+    def is_for(self, tls: ServerTLS | LinkTLS, what: str) -> bool:
+        """Whether it is the context of these settings."""
+        return self._tls == tls and self._what == what
+
     @property
     def knows_clients(self) -> bool:
         """Whether every client has a certificate of the authority."""

@@ -51,12 +51,13 @@ use crate::bookmarks::Bookmarks;
 use crate::config::Compiled;
 use crate::config::queues::Definition;
 use crate::context::{Context, Shutdown};
+use crate::limited::LimitedUsers;
 use crate::links::Links;
 use crate::maintenance::MaintenanceService;
 use crate::publishers::Publishers;
 use crate::queues::QueueService;
 use crate::send::Sent;
-use crate::session::{Phase, Session, SessionId};
+use crate::session::{Phase, Session, SessionId, Stall};
 use crate::sessions::ADMINISTRATORS_MAX;
 use crate::stream::PublishStream;
 use crate::tables::{SnapshotParts, SnapshotSteps, TURN_SIZE_MAX, Tables};
@@ -106,7 +107,8 @@ impl Broker {
         on_progress: &mut dyn FnMut(RecoveryProgress),
     ) -> Result<Broker, OpenError> {
         config.check()?;
-        let Compiled { rules, queues: definitions, tables, links, entitlements } = config.compile()?;
+        let Compiled { rules, queues: definitions, tables, links, entitlements, user_limits } =
+            config.compile()?;
         let mut warnings = config.warnings(&rules, &definitions);
         let found = QueueService::load_created(&config, definitions, &rules, &journal)?;
         warnings.extend(found.replaced.iter().map(|name| {
@@ -125,6 +127,7 @@ impl Broker {
         let topics = TopicTable::new(rules, routes, Tables::routes(&tables), unreadable.arena());
         let mut cx = Context::new(config, journal, topics, unreadable, (TURN_EFFORT_MAX, TURN_SIZE_MAX));
         cx.clients.access.entitlements = entitlements;
+        cx.clients.limited = LimitedUsers::new(user_limits);
         cx.open_links(&links);
         warnings.into_iter().for_each(|text| cx.note(Event::ConfigWarning { text }));
         let mut broker = Broker {
@@ -177,7 +180,7 @@ impl Broker {
             }
             Input::LinkAccepted { connection, peer } => self.links.accepted(&mut self.cx, connection, peer),
             Input::Authenticated { connection, user, groups } => self.authenticated(connection, user, groups),
-            Input::Entitle(entitlements) => self.cx.entitle(entitlements),
+            Input::Entitle(rules) => self.cx.entitle(rules),
             Input::Reloaded { connection, command, result } => self.reloaded(connection, command, result),
             Input::Reset { connection, reason } => {
                 if let Some(id) = self.cx.session_of(connection) {
@@ -542,6 +545,9 @@ impl Broker {
     /// limit.
     fn send(&mut self) {
         self.send_touched();
+        while self.cx.clients.sessions.all_waiting_size() > 0 && self.cx.end_slow_users() {
+            self.send_touched();
+        }
         while self.cx.clients.sessions.all_waiting_size() as u64 > self.cx.config.limits.max_waiting {
             self.cx.end_slowest();
             self.send_touched();
@@ -698,6 +704,7 @@ impl Broker {
                 Timer::Heartbeat(id) => self.cx.beat(id),
                 Timer::Silence(id) => self.cx.check_silence(id),
                 Timer::Acknowledge(id) => self.publishers.acknowledge_now(&mut self.cx, id),
+                Timer::Rate(id) => self.cx.resume_commands(id, Stall::Rate),
                 Timer::Replay(replay) => self.bookmarks.wake(&[replay]),
                 Timer::Conflated(subscription) => self.cx.deliver_due(subscription),
                 // Later phases of the turn process these.

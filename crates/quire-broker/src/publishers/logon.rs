@@ -32,6 +32,9 @@ impl Publishers {
             }
             cx.end(holder, Code::NameInUse, "name in use: a newer connection took over the client name");
         }
+        if let Err(reason) = cx.count_logon(id, logon.user) {
+            return cx.end(id, Code::LimitExceeded, &reason);
+        }
         self.hold(key, id, Duration::from_millis(logon.ack_interval_ms.into()), logon.run);
         let now = cx.clock.now.instant;
         let session = &mut cx.clients.sessions.all[id];

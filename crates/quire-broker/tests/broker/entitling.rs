@@ -7,7 +7,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use quire_broker::{Access, BrokerConfig, ConnectionId, EntrySettings, Event, Input, Right, TransportConfig};
+use quire_broker::{
+    Access, AccessRules, BrokerConfig, ConnectionId, EntrySettings, Event, Input, Right, TransportConfig,
+};
 use quire_command::*;
 use quire_types::{Action, Files, Secret, Verdict};
 
@@ -472,9 +474,10 @@ fn other_entitlements_end_only_the_connections_with_other_entries() {
         pair.take(client);
     }
     let options = quire_expression::filter::FilterOptions::default();
-    let other = quire_broker::Entitlements::compile(&after, &options).unwrap().unwrap();
+    let entitlements = quire_broker::Entitlements::compile(&after, &options).unwrap();
+    let other = AccessRules { entitlements, user_limits: Arc::default(), authenticates: vec![true] };
     let now = pair.now();
-    pair.broker.handle(now, Input::Entitle(Arc::clone(&other)));
+    pair.broker.handle(now, Input::Entitle(other.clone()));
     // A message of the same turn.
     pair.publish(1, 9, "orders", r#"{"a":1}"#);
     pair.turn();
@@ -488,6 +491,55 @@ fn other_entitlements_end_only_the_connections_with_other_entries() {
     pair.broker.handle(now, Input::Entitle(other));
     pair.turn();
     assert_eq!(pair.take(4), [], "the entries are the same");
+}
+
+#[test]
+fn a_transport_that_gets_users_ends_its_connections() {
+    let entries = vec![EntrySettings { user: vec!["anonymous".into()], ..entry(&[Right::Read], "orders") }];
+    let mut config = guarded(entries.clone());
+    config.transports[0].authenticates = false;
+    let mut pair = Pair::with(config);
+    pair.connect_as(1, Access::Administrator);
+    pair.log_on(1, "administrator");
+    pair.client(2, "a client");
+    let options = quire_expression::filter::FilterOptions::default();
+    let entitlements = quire_broker::Entitlements::compile(&entries, &options).unwrap();
+    let now = pair.now();
+    let rules = |authenticates| AccessRules {
+        entitlements: entitlements.clone(),
+        user_limits: Arc::default(),
+        authenticates: vec![authenticates],
+    };
+    pair.broker.handle(now, Input::Entitle(rules(false)));
+    pair.turn();
+    assert_eq!(pair.take(2), []);
+    pair.broker.handle(now, Input::Entitle(rules(true)));
+    pair.turn();
+    assert_eq!(pair.take(2), [Said::Error(Code::EntitlementReset), Said::Closed]);
+    assert_eq!(pair.take(1), [], "the administrator has no user");
+    log_on_as(&mut pair, 3, "anna", "");
+    pair.subscribe(3, &subscribe(NUMBER, "orders"));
+    pair.turn();
+    assert_eq!(pair.take(3), [refused(Code::NotEntitled, NUMBER, NUMBER)], "anna is not anonymous");
+}
+
+/// The answer comes before the end of the connection.
+#[test]
+fn a_connection_whose_reload_changes_its_rights_gets_the_answer() {
+    let mut pair = start(everything().to_vec());
+    log_on_as(&mut pair, 2, "anna", "");
+    pair.send(2, &Command::Reload { command: NUMBER });
+    pair.turn();
+    let options = quire_expression::filter::FilterOptions::default();
+    let entitlements = quire_broker::Entitlements::compile(&[entry(&[Right::Read], "x")], &options).unwrap();
+    let rules = AccessRules { entitlements, user_limits: Arc::default(), authenticates: vec![true] };
+    let (now, connection) = (pair.now(), ConnectionId(2));
+    pair.broker.handle(now, Input::Reloaded { connection, command: NUMBER, result: Ok("entitlement") });
+    pair.broker.handle(now, Input::Entitle(rules));
+    pair.turn();
+    let json = r#"{"reloaded":["entitlement"]}"#.to_owned();
+    let answer = Said::Stats { command: NUMBER, json };
+    assert_eq!(pair.take(2), [answer, Said::Error(Code::EntitlementReset), Said::Closed]);
 }
 
 #[test]

@@ -76,3 +76,4 @@ mod selecting;
 mod slices;
 mod subscribe_options;
 mod subscribing;
+mod user_limits;

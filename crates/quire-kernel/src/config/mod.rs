@@ -12,7 +12,7 @@ use std::time::Duration;
 use quire_journal::{Action, JournalError};
 use serde::Deserialize;
 
-use crate::entitlement::{Entitlements, EntrySettings, Explanation, Right};
+use crate::entitlement::{Entitlements, EntrySettings, Explanation, Right, UserLimitSettings, UserLimits};
 use crate::topic::RecordingRule;
 use links::{Definition as LinkDefinition, ReplicatedTopic, ReplicationConfig};
 use queues::{Definition, QueueSettings};
@@ -46,6 +46,8 @@ pub struct BrokerConfig {
     pub replication: ReplicationConfig,
     /// Which user may do what. Without an entry, every user may do everything.
     pub entitlements: Vec<EntrySettings>,
+    /// The limits of users. The first entry that matches a user decides.
+    pub user_limits: Vec<UserLimitSettings>,
     /// The transports. The driver names the transport of each connection by its index in this list.
     pub transports: Vec<TransportConfig>,
     /// The limits of all connections together.
@@ -266,6 +268,17 @@ pub struct Compiled {
     pub tables: Vec<TableDefinition>,
     pub links: Vec<LinkDefinition>,
     pub entitlements: Option<Arc<Entitlements>>,
+    pub user_limits: UserLimits,
+}
+
+/// The part of a configuration that a running server can exchange.
+#[derive(Clone, Debug)]
+pub struct AccessRules {
+    /// `None`: every user may do everything.
+    pub entitlements: Option<Arc<Entitlements>>,
+    pub user_limits: Arc<UserLimits>,
+    /// By transport: the driver checks the password of each logon.
+    pub authenticates: Vec<bool>,
 }
 
 /// A value that cannot be used: an error in the configuration.
@@ -394,16 +407,15 @@ impl BrokerConfig {
         serde_json::to_string(&explanation).map_err(|error| ConfigError::of_json(&error))
     }
 
-    /// The entitlements of a configuration for a running server.
+    /// The part of a configuration that a running server can exchange.
     ///
     /// # Errors
-    /// The first mistake. A running server cannot lose its last entry.
-    pub fn entitlements_of(text: &str) -> Result<Arc<Entitlements>, ConfigError> {
-        let compiled = Self::from_json(text)?.compile()?;
-        compiled.entitlements.ok_or_else(|| {
-            let reason = "the last entry was removed, so that every user could do everything; restart the server for this";
-            ConfigError::new("entitlements", reason)
-        })
+    /// The first mistake.
+    pub fn access_rules_of(text: &str) -> Result<AccessRules, ConfigError> {
+        let config = Self::from_json(text)?;
+        let Compiled { entitlements, user_limits, .. } = config.compile()?;
+        let authenticates = config.transports.iter().map(|transport| transport.authenticates).collect();
+        Ok(AccessRules { entitlements, user_limits: Arc::new(user_limits), authenticates })
     }
 
     fn unchecked(text: &str) -> Result<Self, ConfigError> {
@@ -522,8 +534,9 @@ impl BrokerConfig {
         let tables = TableDefinition::compile(&self.sow_topics, &rules, &names, &options);
         let links = self.replication.compile(&self.name, &options);
         let entitlements = Entitlements::compile(&self.entitlements, &options);
-        match (queues, tables, links, entitlements) {
-            (Ok(queues), Ok(tables), Ok(links), Ok(entitlements)) => {
+        let user_limits = UserLimits::compile(&self.user_limits);
+        match (queues, tables, links, entitlements, user_limits) {
+            (Ok(queues), Ok(tables), Ok(links), Ok(entitlements), Ok(user_limits)) => {
                 let mut errors = ConfigErrors::default();
                 check_selects(entitlements.as_deref(), &tables, &mut errors);
                 let shared = queues.iter().enumerate().filter(|(_, queue)| !self.is_local_queue(&queue.name));
@@ -532,13 +545,14 @@ impl BrokerConfig {
                         errors.push(ConfigError::new(format!("queues[{index}].name"), refused));
                     }
                 }
-                errors.none_or(Compiled { rules, queues, tables, links, entitlements })
+                errors.none_or(Compiled { rules, queues, tables, links, entitlements, user_limits })
             }
-            (queues, tables, links, entitlements) => {
+            (queues, tables, links, entitlements, user_limits) => {
                 let mut errors = queues.err().unwrap_or_default();
                 errors.0.extend(tables.err().unwrap_or_default().0);
                 errors.0.extend(links.err().unwrap_or_default().0);
                 errors.0.extend(entitlements.err().unwrap_or_default().0);
+                errors.0.extend(user_limits.err().unwrap_or_default().0);
                 Err(errors)
             }
         }
@@ -738,6 +752,7 @@ impl Default for BrokerConfig {
             sow_topics: Vec::new(),
             replication: ReplicationConfig::default(),
             entitlements: Vec::new(),
+            user_limits: Vec::new(),
             transports: vec![TransportConfig::default()],
             limits: Limits::default(),
         }

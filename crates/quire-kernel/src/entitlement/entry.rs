@@ -142,9 +142,16 @@ pub(super) struct Entry {
     /// Its number in the file, from 1.
     pub number: usize,
     pub settings: EntrySettings,
+    who: Who,
+    topics: Vec<TopicSelector>,
+}
+
+/// The users that an entry is about.
+#[derive(Debug)]
+pub(super) struct Who {
+    names: Vec<String>,
     users: Vec<TopicSelector>,
     groups: Vec<TopicSelector>,
-    topics: Vec<TopicSelector>,
 }
 
 /// The entries of a configuration.
@@ -196,15 +203,8 @@ impl Entry {
         let mut wrong = |key: &str, reason: String| {
             errors.push(ConfigError::new(format!("entitlements[{index}].{key}"), reason));
         };
-        let mut selectors = |key: &str, texts: &[String]| -> Vec<_> {
-            let parsed = texts.iter().map(|text| (text, selector_of(text)));
-            parsed.filter_map(|(_, parsed)| parsed.map_err(|reason| wrong(key, reason)).ok()).collect()
-        };
-        let (users, groups, topics) = (
-            selectors("user", &settings.user),
-            selectors("group", &settings.group),
-            selectors("topic", &settings.topic),
-        );
+        let who = Who::new(&settings.user, &settings.group, &mut wrong);
+        let topics = selectors("topic", &settings.topic, &mut wrong);
         if settings.topic.is_empty() {
             wrong("topic", "expected the topics of the entry; \"^\" is every topic".to_owned());
         }
@@ -236,26 +236,20 @@ impl Entry {
                 Ok(_) => (),
             }
         }
-        Entry { number: index + 1, settings: settings.clone(), users, groups, topics }
+        Entry { number: index + 1, settings: settings.clone(), who, topics }
     }
 
     /// Whether the entry is about this user with these groups.
     pub fn matches_user(&self, user: &str, groups: &[Box<str>]) -> bool {
-        self.matches_name(user) && self.matches_groups(groups)
+        self.who.matches(user, groups)
     }
 
-    /// Whether the user of the entry matches. A pattern does not match a user whom no
-    /// authentication has found out.
     pub fn matches_name(&self, user: &str) -> bool {
-        match user {
-            super::ANONYMOUS => self.settings.user.iter().any(|name| name == user),
-            _ => self.users.is_empty() || self.users.iter().any(|selector| selector.matches(user)),
-        }
+        self.who.matches_name(user)
     }
 
     pub fn matches_groups(&self, groups: &[Box<str>]) -> bool {
-        self.groups.is_empty()
-            || groups.iter().any(|group| self.groups.iter().any(|selector| selector.matches(group)))
+        self.who.matches_groups(groups)
     }
 
     pub fn matches_topic(&self, topic: &str) -> bool {
@@ -283,6 +277,37 @@ impl Entry {
     pub fn covers_pattern(&self, text: &str) -> bool {
         self.settings.topic.iter().any(|topic| topic == text || topic == "^")
     }
+}
+
+impl Who {
+    pub fn new(user: &[String], group: &[String], wrong: &mut impl FnMut(&str, String)) -> Self {
+        let (users, groups) = (selectors("user", user, wrong), selectors("group", group, wrong));
+        Who { names: user.to_vec(), users, groups }
+    }
+
+    pub fn matches(&self, user: &str, groups: &[Box<str>]) -> bool {
+        self.matches_name(user) && self.matches_groups(groups)
+    }
+
+    /// Whether the user of the entry matches. A pattern does not match a user whom no
+    /// authentication has found out.
+    fn matches_name(&self, user: &str) -> bool {
+        match user {
+            super::ANONYMOUS => self.names.iter().any(|name| name == user),
+            _ => self.users.is_empty() || self.users.iter().any(|selector| selector.matches(user)),
+        }
+    }
+
+    fn matches_groups(&self, groups: &[Box<str>]) -> bool {
+        self.groups.is_empty()
+            || groups.iter().any(|group| self.groups.iter().any(|selector| selector.matches(group)))
+    }
+}
+
+/// The names and patterns of a key. Mistakes are left out.
+fn selectors(key: &str, texts: &[String], wrong: &mut impl FnMut(&str, String)) -> Vec<TopicSelector> {
+    let parsed = texts.iter().map(|text| selector_of(text));
+    parsed.filter_map(|parsed| parsed.map_err(|reason| wrong(key, reason)).ok()).collect()
 }
 
 /// A name or a pattern of an entry.

@@ -9,6 +9,7 @@
 //! - `rights`: the entries of one user, and the decision about a request.
 //! - `grant`: the part of the messages that a command may see or change.
 //! - `guard`: the decisions about the topics of a pattern.
+//! - `limit`: the limits of users, as they are configured.
 //! - `nameable`: the messages of the log that a user may name by their bookmarks.
 //! - `explain`: the decision entry by entry, for a person.
 
@@ -16,6 +17,7 @@ mod entry;
 mod explain;
 mod grant;
 mod guard;
+mod limit;
 mod nameable;
 mod rights;
 #[cfg(test)]
@@ -24,5 +26,6 @@ mod tests;
 pub use entry::{Entitlements, EntrySettings, Resource, Right};
 pub use explain::{Explanation, Step};
 pub use grant::{Grant, TopicSelect};
+pub use limit::{PublishRate, UserLimitSettings, UserLimits};
 pub use nameable::Nameable;
 pub use rights::{ANONYMOUS, Denied, Rights};

@@ -72,6 +72,8 @@ pub enum Stall {
     Preparing,
     /// Until it gets its next share of a turn.
     Waiting,
+    /// Until the user is no longer ahead of the rate at which it may publish.
+    Rate,
     /// Until refusals or flushes have been answered, because their number has reached
     /// [`ACK_BACKLOG_MAX`].
     AckBacklog,
@@ -120,6 +122,8 @@ pub struct Session {
     pub groups: Box<[Box<str>]>,
     /// The entitlements of its user; `None`: it may do everything.
     pub rights: Option<Box<Rights>>,
+    /// The name of its user, when the user has limits.
+    pub limited: Option<Arc<str>>,
     /// Commands that its rights did not allow: those that read, and the others.
     pub denied_read_count: u64,
     pub denied_write_count: u64,
@@ -215,6 +219,7 @@ impl Session {
             waiting_logon: None,
             groups: Box::default(),
             rights: None,
+            limited: None,
             denied_read_count: 0,
             denied_write_count: 0,
             identity: None,

@@ -237,6 +237,10 @@ fn find_replaced(
             let reason = format!("a query has the number {number}");
             Err(Refused::new(Code::SubscriptionInUse, reason))
         }
+        (None, false) => match cx.check_subscription_count(id) {
+            Ok(()) => Ok(None),
+            Err(reason) => Err(Refused::new(Code::LimitExceeded, reason)),
+        },
         (existing, _) => Ok(existing),
     }
 }
