@@ -11,6 +11,7 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use quire_benches::context;
 use quire_benches::driven_broker::Bench;
+use quire_broker::{BrokerConfig, EntrySettings, Right};
 use quire_command::Subscribe;
 use quire_expression::filter::{Filter, FilterOptions, SubscriptionIndex};
 use quire_expression::message_type::{Arena, MessageType};
@@ -296,5 +297,64 @@ fn publish(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, evaluate, index, publish);
+/// A broker with one subscription, whose filter is that of the command, or that of the entitlement
+/// of its user. The user is `anonymous` in both.
+fn limited_broker(filter: &str, is_entitled: bool) -> Bench {
+    let entry = |right: Right, filter: Option<&str>| EntrySettings {
+        user: vec!["anonymous".into()],
+        topic: vec!["orders".into()],
+        allow: vec![right],
+        filter: filter.map(Into::into),
+        ..EntrySettings::default()
+    };
+    let read = entry(Right::Read, Some(filter).filter(|_| is_entitled));
+    let entitlements = vec![entry(Right::Write, None), read];
+    let mut bench = Bench::with(BrokerConfig { entitlements, ..BrokerConfig::default() });
+    bench.connect(1, "publisher");
+    bench.connect(2, "subscriber");
+    let filter = Some(filter).filter(|_| !is_entitled);
+    bench.subscribe(2, Subscribe { subscription: 1, topic: "orders", filter, ..Subscribe::default() });
+    bench.turn();
+    bench
+}
+
+/// The same filter in an entitlement and in a command: the ratio of the times. With an entitlement,
+/// a message that matches must also have no key twice.
+fn entitled(criterion: &mut Criterion) {
+    const ROUND: usize = 500;
+    let mut group = criterion.benchmark_group("entitled");
+    group.throughput(Throughput::Elements(ROUND as u64));
+    for (name, filter) in [
+        ("every message matches", "/side = 'buy'"),
+        ("every message matches, 2 fields", "/side = 'buy' AND /qty >= 0"),
+        ("half of the messages match", "/qty < 500"),
+        ("no message matches", "/side = 'sell'"),
+    ] {
+        let mut brokers = [false, true].map(|is_entitled| (limited_broker(filter, is_entitled), 0));
+        let mut round = |is_entitled: bool| {
+            let (bench, count) = &mut brokers[usize::from(is_entitled)];
+            if *count == Published::ROUND_COUNT_MAX {
+                (*bench, *count) = (limited_broker(filter, is_entitled), 0);
+            }
+            *count += 1;
+            let mut bytes = Vec::new();
+            for number in 0..ROUND {
+                bench.publish(&mut bytes, "orders", &order(number * 7_919));
+            }
+            let start = Instant::now();
+            bench.receive(1, &bytes);
+            let sent = bench.turn();
+            let elapsed = start.elapsed();
+            assert_eq!(sent > ROUND * MESSAGE_SIZE / 4, !name.starts_with("no "), "{name}: {sent}");
+            bench.broker.write_journal();
+            bench.turn();
+            elapsed
+        };
+        let round = std::cell::RefCell::new(&mut round);
+        ratio(&mut group, name, &mut || round.borrow_mut()(false), &mut || round.borrow_mut()(true));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, evaluate, index, publish, entitled);
 criterion_main!(benches);
