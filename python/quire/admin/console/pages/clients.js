@@ -64,7 +64,9 @@ function Subscriptions({ name }) {
 }
 
 function Detail({ id }) {
-  const { data, error } = usePolled(`${path("clients", id)}.json`);
+  const { data: figures, error } = usePolled(`${path("clients", id)}.json`);
+  // One object has no id in its answer: its path has it.
+  const data = figures && { id, ...figures };
   const [dialog, setDialog] = useState(false);
   const [note, setNote] = useState(null);
   const name = data?.client_name ?? id;

@@ -59,7 +59,9 @@ function Actions({ link, onSaid }) {
 }
 
 function Detail({ id }) {
-  const { data, error } = usePolled(`${path("replication", "destinations", id)}.json`);
+  const { data: figures, error } = usePolled(`${path("replication", "destinations", id)}.json`);
+  // One object has no id in its answer: its path has it.
+  const data = figures && { id, ...figures };
   const [said, setSaid] = useState({ note: null, error: null });
   return html`<section class="card detail" aria-label=${`Destination ${id}`}>
     <header>
