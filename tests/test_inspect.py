@@ -85,6 +85,8 @@ def test_the_commands_show_the_server_its_topics_and_its_clients(running: quire.
                 "recorded": False,
                 "queues": [],
                 "subscriptions": 1,
+                "published": 0,
+                "published_bytes": 0,
                 "last_values": None,
             },
             {
@@ -93,6 +95,8 @@ def test_the_commands_show_the_server_its_topics_and_its_clients(running: quire.
                 "recorded": True,
                 "queues": [],
                 "subscriptions": 1,
+                "published": 1,
+                "published_bytes": 7,
                 "last_values": None,
             },
             {
@@ -101,6 +105,8 @@ def test_the_commands_show_the_server_its_topics_and_its_clients(running: quire.
                 "recorded": True,
                 "queues": ["JOBS"],
                 "subscriptions": 0,
+                "published": 1,
+                "published_bytes": 7,
                 "last_values": None,
             },
         ]

@@ -31,7 +31,7 @@ pub use quire_kernel::{
     QueueStats, ReadDone, ReadRequest, ReadTicket, RecordedTopic, ReplicatedTopic, ReplicationConfig,
     ReplicationStats, ServerStats, SourceStats, SowTopicSettings, Stats, Stopwatch, SubscriptionStats,
     SyncType, TableDurability, TableExpiration, TableFigures, TopicStats, TransactionLogConfig,
-    TransportConfig, TransportId, code_of, replay, scan,
+    TransportConfig, TransportFigures, TransportId, code_of, replay, scan,
 };
 pub use quire_link::summary;
 pub use tables::{MakePart, SnapshotPart, SnapshotParts, SnapshotSteps};

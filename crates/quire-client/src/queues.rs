@@ -209,6 +209,17 @@ impl ClientCore {
         }))
     }
 
+    /// Makes the server end a connection: [`Event::JsonReply`](super::Event::JsonReply).
+    ///
+    /// # Errors
+    /// When the client is closed.
+    pub fn disconnect_client(&mut self, connection: u64) -> Result<CommandId, Failure> {
+        self.check_not_closed()?;
+        Ok(self.command(|commands| {
+            commands.once(None, |command, out| Command::Disconnect { command, connection }.encode(out))
+        }))
+    }
+
     /// Makes the server read its configuration again:
     /// [`Event::JsonReply`](super::Event::JsonReply).
     ///

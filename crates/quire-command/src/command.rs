@@ -27,6 +27,7 @@ pub enum Command<'a> {
     SowDelete(SowDelete<'a>),
     Replicate { command: u32, destination: &'a str, action: LinkAction },
     Reload { command: u32 },
+    Disconnect { command: u32, connection: u64 },
 }
 
 /// The change that a [`Command::Replicate`] asks for.

@@ -56,3 +56,4 @@ pub use recover::{Cut, Recovery, RecoveryProgress};
 pub use segment::sums::RangeSum;
 pub use sidecar::{FoundSidecar, SidecarHead, SidecarReader, Sidecars};
 pub use write::journal::{Appended, Durability, Held, Journal, Options, Sizes};
+pub use write::syncs::{SYNC_BOUNDS_US, Syncs};

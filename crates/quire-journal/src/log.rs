@@ -23,6 +23,7 @@ use crate::segment::sums::Sums;
 use crate::segment::view::Fault;
 use crate::segment::{Segment, index_path};
 use crate::write::buffer_pool::BufferPool;
+use crate::write::syncs::SyncCounters;
 use crate::{atomic_file, recover};
 
 pub(crate) struct Log {
@@ -38,6 +39,7 @@ pub(crate) struct Log {
     pub pins: Arc<Pins>,
     persisted: AtomicU64,
     pub unpersisted_size: AtomicUsize,
+    pub syncs: SyncCounters,
     pub buffers: BufferPool,
     failure: OnceLock<JournalError>,
     /// Why the writer does not write for now.
@@ -81,6 +83,7 @@ impl Log {
             doomed: Mutex::default(),
             persisted: AtomicU64::new(0),
             unpersisted_size: AtomicUsize::new(0),
+            syncs: SyncCounters::default(),
             failure: OnceLock::new(),
             stall: Mutex::default(),
             waiting: Mutex::default(),

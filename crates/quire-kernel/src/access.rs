@@ -166,6 +166,7 @@ impl Context {
             }
             Command::Maintain(_) => of_resource(Admin, Resource::Journal),
             Command::Reload { .. } => of_resource(Admin, Resource::Access),
+            Command::Disconnect { .. } => of_resource(Admin, Resource::Clients),
             // The name of the queue is in its settings: `admit_define`.
             Command::DefineQueue { .. } => Ok(Grant::default()),
         }
@@ -426,6 +427,7 @@ fn administration(command: &Command<'_>) -> Option<(&'static str, Resource)> {
             Some((action, Resource::Replication))
         }
         Command::Reload { .. } => Some(("reload", Resource::Access)),
+        Command::Disconnect { .. } => Some(("disconnect", Resource::Clients)),
         _ => None,
     }
 }

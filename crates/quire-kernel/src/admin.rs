@@ -55,6 +55,8 @@ pub enum AdminCommand {
     DropQueue(String),
     /// The links to other instances. The reply is [`AdminReply::Replication`].
     Replication,
+    /// Ends the connection with this number. The reply is [`AdminReply::Disconnected`].
+    Disconnect(u64),
     /// A question about the messages of the log, as bytes (`quire_link::summary`). The reply is
     /// [`AdminReply::Messages`].
     Messages(Vec<u8>),
@@ -121,6 +123,11 @@ pub enum AdminReply {
         name: String,
         /// The user of the client.
         user: Option<String>,
+    },
+    /// Connections were ended.
+    Disconnected {
+        /// Their number; 0: there is no such connection.
+        count: u64,
     },
     /// The configuration was read again.
     Reloaded {
@@ -262,6 +269,7 @@ impl Context {
                 let version = env!("CARGO_PKG_VERSION");
                 json!({ "server": { "name": name, "version": version, "user": user } }).to_string()
             }
+            AdminReply::Disconnected { count } => json!({ "disconnected": count }).to_string(),
             AdminReply::Reloaded { keys } => json!({ "reloaded": keys }).to_string(),
             AdminReply::Replication(replication) => json!({ "replication": replication }).to_string(),
             AdminReply::Messages(answer) => json!({ "messages": answer }).to_string(),

@@ -141,6 +141,7 @@ impl Context {
                 None if is_replayed => session.outbox.put_replayed(frame),
                 None => session.outbox.put_frames(&frame),
             }
+            session.outbox.note_messages(1);
             self.clients.counters.delivered += 1;
             self.touch(session_id);
         }

@@ -6,9 +6,10 @@
 //! subscription, or a connection whose commands may continue. The service requests such an action
 //! here, and the run loop carries it out between two pieces of work.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::unreadable::UnreadableLog;
+use quire_command::Code;
 use quire_expression::message_type::{Arena, MessageType};
 use quire_journal::{Journal, Timestamp};
 use quire_types::time::{Instant, Now};
@@ -25,8 +26,9 @@ use super::slice::Slices;
 use super::timer::Timers;
 use super::work::Work;
 use crate::config::links::{Definition, SyncType};
-use crate::session::KeptBuffers;
-use crate::stats::{PAGE_COUNT_MAX, Page, TopicStats};
+use crate::ids::TransportId;
+use crate::session::{KeptBuffers, Traffic};
+use crate::stats::{PAGE_COUNT_MAX, Page, TopicStats, TransportFigures};
 use crate::subscription::SubscriptionId;
 use crate::subscriptions::Subscriptions;
 use crate::topic::TopicTable;
@@ -205,4 +207,56 @@ pub struct Counters {
     pub delivered: u64,
     pub received_bytes: u64,
     pub sent_bytes: u64,
+    /// Of each transport: its connections that have ended, in sum. `connections` is not used.
+    pub gone: Vec<TransportFigures>,
+    /// The ends of connections, by their reasons.
+    pub ends: BTreeMap<&'static str, u64>,
+}
+
+impl Counters {
+    /// A connection was made.
+    pub fn note_connected(&mut self, transport: TransportId) {
+        self.of(transport).accepted += 1;
+    }
+
+    /// A connection was refused because of a limit.
+    pub fn note_refused(&mut self, transport: TransportId) {
+        self.of(transport).refused += 1;
+    }
+
+    /// A connection is no longer known. `sent_count`: the messages that were sent to it.
+    pub fn note_gone(&mut self, transport: TransportId, traffic: &Traffic, sent_count: u64) {
+        let gone = self.of(transport);
+        gone.messages_in += traffic.published_count;
+        gone.messages_out += sent_count;
+        gone.bytes_in += traffic.received_bytes;
+        gone.bytes_out += traffic.sent_bytes;
+    }
+
+    /// A connection has ended.
+    pub fn note_end(&mut self, reason: &'static str) {
+        *self.ends.entry(reason).or_default() += 1;
+    }
+
+    fn of(&mut self, transport: TransportId) -> &mut TransportFigures {
+        let index = usize::from(transport.0);
+        if self.gone.len() <= index {
+            self.gone.resize_with(index + 1, TransportFigures::default);
+        }
+        &mut self.gone[index]
+    }
+}
+
+/// The reason of an end for statistics (docs/admin.md, "disconnects").
+pub const fn reason_of_end(code: Code) -> &'static str {
+    match code {
+        Code::NameInUse => "name_in_use",
+        Code::HeartbeatTimeout => "heartbeat",
+        Code::SlowConsumer => "slow_consumer",
+        Code::LimitExceeded | Code::MessageTooLarge => "limit",
+        Code::AuthenticationFailed | Code::NotEntitled => "authentication",
+        Code::EntitlementReset => "entitlement_reset",
+        Code::ShuttingDown => "shutdown",
+        _ => "protocol",
+    }
 }

@@ -57,6 +57,7 @@ pub use slice::Stopwatch;
 pub use stats::{
     ConnectionStats, DestinationStats, Figures, JournalFigures, Page, QueueFigures, QueueStats,
     ReplicationStats, ServerStats, SourceStats, Stats, SubscriptionStats, TableFigures, TopicStats,
+    TransportFigures,
 };
 use timer::Timer;
 pub use work::{ReadDone, ReadRequest, ReadTicket};

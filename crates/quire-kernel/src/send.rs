@@ -124,6 +124,7 @@ impl Context {
                     });
                 }
                 self.clients.counters.sent_bytes += sent_size as u64;
+                session.traffic.sent_bytes += sent_size as u64;
                 if !is_closed && !session.outbox.is_empty() {
                     session.is_dirty = true;
                     unsent.push(id);
@@ -280,6 +281,7 @@ impl Context {
             }
             Some(held) => {
                 let size_before = held.len();
+                session.outbox.note_messages(1);
                 session.outbox.encoder().put_message(&message, held);
                 // Frames that wait until a `live` subscription is synchronized count only for that
                 // subscription.

@@ -12,7 +12,7 @@ use slotmap::SlotMap;
 
 use super::access::Access;
 use super::config::TransportConfig;
-use super::context::Context;
+use super::context::{Context, reason_of_end};
 use super::io::{ConnectionId, Event, TransportId};
 use super::timer::Timer;
 use crate::session::{ACK_BACKLOG_MAX, Flush, KeptBytes, Phase, Session, SessionId, Stall};
@@ -177,6 +177,11 @@ impl Context {
 
     /// Ends a connection with an error.
     pub fn end(&mut self, id: SessionId, code: Code, reason: &str) {
+        self.end_because(id, code, reason_of_end(code), reason);
+    }
+
+    /// As [`Context::end`]. `counted_as` is the reason in the statistics.
+    pub fn end_because(&mut self, id: SessionId, code: Code, counted_as: &'static str, reason: &str) {
         let session = self.session(id);
         if session.phase == Phase::Closed {
             return;
@@ -193,6 +198,7 @@ impl Context {
             reason: reason.to_owned(),
         };
         self.clients.sessions.unfinished_size -= unfinished_size;
+        self.clients.counters.note_end(counted_as);
         self.note(event);
         self.close_session(id);
     }

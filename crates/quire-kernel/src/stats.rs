@@ -90,6 +90,19 @@ pub struct ConnectionStats {
     pub subscription_count: usize,
     /// Bytes that wait in the broker for it.
     pub backlog_bytes: usize,
+    /// The name of its transport.
+    pub transport: String,
+    /// Nanoseconds since 1970 UTC when it was made.
+    #[serde(rename = "connected_ns", serialize_with = "ns_of")]
+    pub connected: Timestamp,
+    /// Messages that it has published.
+    pub messages_in: u64,
+    /// Messages that were sent to its subscriptions.
+    pub messages_out: u64,
+    /// Bytes that it has sent.
+    pub bytes_in: u64,
+    /// Bytes that were sent to it.
+    pub bytes_out: u64,
     /// Whether its transport accepts more bytes.
     pub writable: bool,
 }
@@ -221,6 +234,11 @@ pub struct TopicStats {
     /// do not count, unless they have a pattern.
     #[serde(rename = "subscriptions")]
     pub subscription_count: usize,
+    /// Messages that clients have published to it since the start, including refused messages and
+    /// duplicates.
+    pub published: u64,
+    /// Bytes of these messages.
+    pub published_bytes: u64,
     /// The records of a last-value topic; `None` for another topic.
     pub last_values: Option<TableFigures>,
 }
@@ -335,7 +353,7 @@ pub struct SourceStats {
 }
 
 /// The files of the journal.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct JournalFigures {
     /// Their number, including archived files.
     pub segments: usize,
@@ -352,6 +370,36 @@ pub struct JournalFigures {
     /// The part of the broker that needs the oldest file: `queues`, `subscriptions`, `last_values`
     /// or `replication`; `None` when no part needs it.
     pub kept_by: Option<&'static str>,
+    /// Bytes of records that were written since the start.
+    pub appended_bytes: u64,
+    /// The upper bounds of the durations of syncs, in seconds.
+    pub sync_bounds_s: Vec<f64>,
+    /// The number of syncs up to each bound and above the bound before it, and the number of
+    /// longer ones.
+    pub sync_counts: Vec<u64>,
+    /// The sum of the durations of syncs, in seconds.
+    pub sync_sum_s: f64,
+}
+
+/// A transport.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TransportFigures {
+    /// Its name.
+    pub name: String,
+    /// Its connections now.
+    pub connections: u64,
+    /// Connections since the start.
+    pub accepted: u64,
+    /// Of these, refused because of a limit.
+    pub refused: u64,
+    /// Messages that its clients have published.
+    pub messages_in: u64,
+    /// Messages that were sent to them.
+    pub messages_out: u64,
+    /// Bytes that they have sent.
+    pub bytes_in: u64,
+    /// Bytes that were sent to them.
+    pub bytes_out: u64,
 }
 
 /// Every figure of an instance at one time.
@@ -371,6 +419,10 @@ pub struct Figures {
     pub replication: ReplicationStats,
     /// The files of the journal.
     pub journal: JournalFigures,
+    /// The transports, in the order of the configuration.
+    pub transports: Vec<TransportFigures>,
+    /// The ends of connections, by their reasons.
+    pub disconnects: BTreeMap<&'static str, u64>,
 }
 
 impl Figures {

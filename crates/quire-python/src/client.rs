@@ -552,6 +552,12 @@ impl Client {
         number_of(py, self.handle.client().replicate(destination, link_action(action)?))
     }
 
+    /// Makes the server end a connection. Returns the command.
+    fn disconnect_client(&self, py: Python<'_>, connection: u64) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        number_of(py, self.handle.client().disconnect_client(connection))
+    }
+
     /// Makes the server read its configuration again. Returns the command.
     fn reload(&self, py: Python<'_>) -> PyResult<u32> {
         self.handle.check_fork(py)?;

@@ -264,6 +264,14 @@ impl Engine {
         }
     }
 
+    /// Ends a connection. False: there is none with the number.
+    fn disconnect(&self, py: Python<'_>, connection: u64) -> PyResult<bool> {
+        match self.admin(py, AdminCommand::Disconnect(connection))? {
+            AdminReply::Disconnected { count } => Ok(count > 0),
+            reply => Err(unexpected(py, reply)),
+        }
+    }
+
     /// Creates a queue with these settings, as JSON. False: it existed, with the same settings.
     fn create_queue(&self, py: Python<'_>, settings: &str) -> PyResult<bool> {
         let settings = QueueSettings::from_json(settings)

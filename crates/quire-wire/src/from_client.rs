@@ -35,6 +35,7 @@ pub(super) const DEFINE_QUEUE: u8 = 17;
 pub(super) const SOW_DELETE: u8 = 18;
 const REPLICATE: u8 = 19;
 const RELOAD: u8 = 20;
+const DISCONNECT: u8 = 21;
 
 const FLAG_EXPIRATION: u8 = 1;
 const FLAG_HEADERS: u8 = 2;
@@ -122,6 +123,7 @@ fn decode_rare(frame: RawFrame<'_>) -> Result<Command<'_>, WireError> {
             let CommandFields { command, .. } = CommandFields::decode("reload", frame.body)?;
             Ok(Command::Reload { command })
         }
+        DISCONNECT => decode_disconnect(frame.body),
         kind => Err(WireError::UnknownKind { kind }),
     }
 }
@@ -181,6 +183,10 @@ impl Encode for Command<'_> {
             Command::Reload { command } => {
                 put_frame(out, RELOAD, |out| put_field(out, 1, &command.to_le_bytes()));
             }
+            Command::Disconnect { command, connection } => put_frame(out, DISCONNECT, |out| {
+                put_field(out, 1, &command.to_le_bytes());
+                put_field(out, 3, &connection.to_le_bytes());
+            }),
         }
     }
 }
@@ -438,6 +444,22 @@ fn decode_replicate(body: &[u8]) -> Result<Command<'_>, WireError> {
             Ok(Command::Replicate { command, destination, action })
         }
         _ => Err(fields.bad("command, action and destination")),
+    }
+}
+
+fn decode_disconnect(body: &[u8]) -> Result<Command<'_>, WireError> {
+    let mut fields = Fields::new("disconnect", body);
+    let (mut command, mut connection) = (0, None);
+    while let Some((tag, value)) = fields.next()? {
+        match tag {
+            1 => command = fields.u32(value, "command")?,
+            3 => connection = Some(fields.u64(value, "connection")?),
+            tag => fields.unknown(tag)?,
+        }
+    }
+    match connection {
+        Some(connection) if command != 0 => Ok(Command::Disconnect { command, connection }),
+        _ => Err(fields.bad("command and connection")),
     }
 }
 

@@ -318,6 +318,7 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
             Command::Replicate { command: 1, destination: "east-2", action: LinkAction::Resume },
         ),
         ("reload", Command::Reload { command: 1 }),
+        ("disconnect", Command::Disconnect { command: 1, connection: 7 }),
         (
             "define_queue.create",
             Command::DefineQueue { command: 1, action: DefineQueue::Create { settings: "{\"name\":\"q\"}" } },
@@ -557,6 +558,7 @@ fn client_name(frame: &Command<'_>) -> &'static str {
         Command::SowDelete(_) => "sow_delete",
         Command::Replicate { .. } => "replicate",
         Command::Reload { .. } => "reload",
+        Command::Disconnect { .. } => "disconnect",
     }
 }
 

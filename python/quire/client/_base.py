@@ -761,6 +761,13 @@ class ClientBase(Generic[S]):
         links: dict[str, Any] = told["replication"]
         return links
 
+    async def _disconnect_client(self, connection: int) -> int:
+        """Ends a connection of the server. Returns how many were ended."""
+        core = await self._ready()
+        told = await self._told(core, core.disconnect_client(connection), None, "disconnect")
+        count: int = told["disconnected"]
+        return count
+
     async def _reload_server(self) -> list[str]:
         """Makes the server read its configuration again. Gives the keys that have changed."""
         core = await self._ready()

@@ -826,6 +826,10 @@ class Client(ClientBase[Subscription]):
         """Changes a link of the server, and returns its links."""
         return finish(self._change_link(destination, action))
 
+    def _disconnect(self, connection: int) -> int:
+        """Ends a connection of the server. Returns how many were ended."""
+        return finish(self._disconnect_client(connection))
+
     def _reload(self) -> list[str]:
         """Makes the server read its configuration again, and returns the keys that have changed."""
         return finish(self._reload_server())

@@ -440,6 +440,7 @@ impl Bookmarks {
             cx.clients.counters.delivered += chunk.message_count;
             if !chunk.frames.is_empty() {
                 let frames = std::mem::take(&mut chunk.frames);
+                cx.session(session_id).outbox.note_messages(chunk.message_count);
                 cx.session(session_id).outbox.put_replayed(frames);
                 cx.touch(session_id);
             }
@@ -460,6 +461,7 @@ impl Bookmarks {
                 cx.hold(subscription, &chunk.keys[key_start..item.key_end], frame);
             } else {
                 frames.extend_from_slice(frame);
+                cx.session(session_id).outbox.note_messages(1);
                 cx.clients.counters.delivered += 1;
             }
             self.replay(id).place = item.place;

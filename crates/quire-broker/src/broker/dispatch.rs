@@ -177,6 +177,9 @@ impl Broker {
                 self.administer(by, AdminCommand::Link { destination, action });
             }
             (_, Command::Reload { command }) => self.ask_to_reload(id, *command),
+            (_, Command::Disconnect { command, connection }) => {
+                self.administer(self.cx.requester(id, *command), AdminCommand::Disconnect(*connection));
+            }
             (_, Command::Maintain(maintain)) => {
                 let by = self.cx.requester(id, maintain.command);
                 self.administer(by, AdminCommand::Maintain((*maintain).into()));
@@ -196,6 +199,17 @@ impl Broker {
         }
         let connection = session.connection;
         self.cx.outputs.push_back(Output::Reload { connection, command });
+    }
+
+    /// Ends a connection for an administrator. Its client connects again.
+    fn disconnect_client(&mut self, connection: ConnectionId) -> AdminReply {
+        let id = self.cx.session_of(connection);
+        let Some(id) = id.filter(|id| self.cx.clients.sessions.all[*id].phase != Phase::Closed) else {
+            return AdminReply::Disconnected { count: 0 };
+        };
+        let reason = "an administrator has ended the connection";
+        self.cx.end_because(id, Code::EntitlementReset, "admin", reason);
+        AdminReply::Disconnected { count: 1 }
     }
 
     /// The driver has read the configuration.
@@ -225,6 +239,7 @@ impl Broker {
             | Command::Inspect { command, .. }
             | Command::DefineQueue { command, .. }
             | Command::Replicate { command, .. }
+            | Command::Disconnect { command, .. }
             | Command::Reload { command } => (*command, 0),
             // They need no right, or are decided later.
             Command::Logon(_)
@@ -288,6 +303,7 @@ impl Broker {
             }
             AdminCommand::Clients(after) => AdminReply::Clients(self.connections_after(after)),
             AdminCommand::Replication => AdminReply::Replication(Box::new(self.links.stats(&self.cx))),
+            AdminCommand::Disconnect(connection) => self.disconnect_client(ConnectionId(connection)),
             AdminCommand::Messages(question) => return self.links.answer(&mut self.cx, by, &question),
             AdminCommand::Link { destination, action } => {
                 match self.links.act(&mut self.cx, &destination, action) {
@@ -361,6 +377,7 @@ impl Broker {
         self.drop_subscriptions(id);
         self.publishers.queue_acks();
         self.cx.session(id).phase = Phase::Closing;
+        self.cx.clients.counters.note_end("closed");
         self.cx.touch(id);
         let publisher = self.cx.session(id).identity.as_ref().map(|identity| identity.publisher);
         if self.cx.log.failure.is_some()

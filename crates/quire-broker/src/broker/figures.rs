@@ -3,7 +3,8 @@
 use super::Broker;
 use crate::subscription::SubscriptionId;
 use crate::tail::LogConsumer;
-use crate::{Figures, JournalFigures, Page, SubscriptionStats, TopicStats};
+use crate::{Figures, JournalFigures, Page, SubscriptionStats, TopicStats, TransportFigures};
+use quire_journal::SYNC_BOUNDS_US;
 
 /// Every figure of the instance.
 pub(super) fn figures(broker: &Broker) -> Figures {
@@ -17,7 +18,33 @@ pub(super) fn figures(broker: &Broker) -> Figures {
         topics: all_topics(broker),
         replication: broker.links.stats(&broker.cx),
         journal: journal(broker),
+        transports: transports(broker),
+        disconnects: broker.cx.clients.counters.ends.clone(),
     }
+}
+
+fn transports(broker: &Broker) -> Vec<TransportFigures> {
+    let clients = &broker.cx.clients;
+    let mut all: Vec<TransportFigures> = broker
+        .cx
+        .config
+        .transports
+        .iter()
+        .enumerate()
+        .map(|(index, transport)| TransportFigures {
+            name: transport.name.clone(),
+            ..clients.counters.gone.get(index).cloned().unwrap_or_default()
+        })
+        .collect();
+    for session in clients.sessions.all.values() {
+        let figures = &mut all[usize::from(session.transport.0)];
+        figures.connections += 1;
+        figures.messages_in += session.traffic.published_count;
+        figures.messages_out += session.outbox.message_count();
+        figures.bytes_in += session.traffic.received_bytes;
+        figures.bytes_out += session.traffic.sent_bytes;
+    }
+    all
 }
 
 /// The figures of these subscriptions.
@@ -62,6 +89,7 @@ fn all_topics(broker: &Broker) -> Vec<TopicStats> {
 fn journal(broker: &Broker) -> JournalFigures {
     let journal = &broker.cx.log.journal;
     let sizes = journal.sizes();
+    let syncs = journal.syncs();
     let consumers =
         ["queues", "subscriptions", "last_values", "replication"].into_iter().zip(consumers!(broker));
     let needed = consumers.filter_map(|(name, consumer)| Some((consumer.needed_from(&broker.cx)?, name)));
@@ -73,6 +101,10 @@ fn journal(broker: &Broker) -> JournalFigures {
         archived_bytes: sizes.archived,
         compressed_bytes: sizes.compressed,
         first: sizes.first.get(),
+        appended_bytes: syncs.written_bytes,
+        sync_bounds_s: SYNC_BOUNDS_US.iter().map(|bound| *bound as f64 / 1e6).collect(),
+        sync_counts: syncs.counts.to_vec(),
+        sync_sum_s: syncs.sum.as_secs_f64(),
         kept_by: first_needed.filter(|(position, _)| *position <= sizes.oldest_last).map(|(_, name)| name),
     }
 }

@@ -160,7 +160,10 @@ impl Broker {
             Input::Received { connection, bytes } => {
                 self.cx.clients.counters.received_bytes += bytes.len() as u64;
                 match self.cx.session_of(connection) {
-                    Some(session) => self.receive(session, bytes),
+                    Some(session) => {
+                        self.cx.session(session).traffic.received_bytes += bytes.len() as u64;
+                        self.receive(session, bytes);
+                    }
                     None => self.links.receive(&mut self.cx, connection, bytes),
                 }
             }
@@ -375,6 +378,12 @@ impl Broker {
             sequence_jump_count: publisher.map_or(0, |publisher| publisher.jump_count()),
             subscription_count: session.subscriptions.len(),
             backlog_bytes: session.outbox.size(),
+            transport: self.cx.config.transports[session.transport.0 as usize].name.clone(),
+            connected: session.traffic.connected,
+            messages_in: session.traffic.published_count,
+            messages_out: session.outbox.message_count(),
+            bytes_in: session.traffic.received_bytes,
+            bytes_out: session.traffic.sent_bytes,
             writable: session.is_writable,
         }
     }
@@ -603,10 +612,11 @@ impl Broker {
         transport: TransportId,
         access: Access,
     ) {
-        let now = self.cx.clock.now.instant;
+        let now = self.cx.clock.now;
         let is_known = (transport.0 as usize) < self.cx.config.transports.len();
         let transport = if is_known { transport } else { TransportId::default() };
         let id = self.cx.clients.sessions.add(Session::new(connection, peer, transport, access, now));
+        self.cx.clients.counters.note_connected(transport);
         if !is_known {
             self.cx.end(id, Code::Internal, "the server has no such transport");
         } else if self.cx.shutdown != Shutdown::No {
@@ -619,6 +629,7 @@ impl Broker {
                 > self.cx.transport_of(id).max_connections as usize
         {
             let reason = "max_connections is reached. On the machine of the server, local:DIRECTORY reaches it as administrator";
+            self.cx.clients.counters.note_refused(transport);
             self.cx.end(id, Code::LimitExceeded, reason);
         } else if access == Access::Administrator
             && self.cx.clients.sessions.administrator_count > ADMINISTRATORS_MAX
@@ -626,7 +637,7 @@ impl Broker {
             let reason = format!("more than {ADMINISTRATORS_MAX} connections of administrators");
             self.cx.end(id, Code::LimitExceeded, &reason);
         } else {
-            let deadline = now + self.cx.transport_of(id).logon_timeout();
+            let deadline = now.instant + self.cx.transport_of(id).logon_timeout();
             self.cx.clock.timers.set(Timer::Logon(id), deadline);
         }
     }
@@ -652,7 +663,11 @@ impl Broker {
         let session = self.cx.session(id);
         let event =
             Event::Disconnected { connection: session.connection, client_name: session.client_name() };
-        if session.phase != Phase::Closed {
+        let phase = session.phase;
+        if !matches!(phase, Phase::Closing | Phase::Closed) {
+            self.cx.clients.counters.note_end("lost");
+        }
+        if phase != Phase::Closed {
             self.cx.note(event);
         }
         self.drop_subscriptions(id);
@@ -692,6 +707,9 @@ impl Broker {
 
     pub(super) fn forget_session(&mut self, id: SessionId) {
         self.cx.clock.timers.clear_session(id);
+        let session = self.cx.session(id);
+        let (transport, traffic, sent) = (session.transport, session.traffic, session.outbox.message_count());
+        self.cx.clients.counters.note_gone(transport, &traffic, sent);
         self.cx.clients.sessions.remove(id);
         self.bookmarks.forget_session(id);
     }

@@ -206,6 +206,7 @@ impl QueueService {
             job.total += found.matched_count;
         }
         cx.clients.counters.delivered += found.message_count as u64;
+        cx.session(id).outbox.note_messages(found.message_count as u64);
         cx.session(id).outbox.put_replayed(found.frames);
         cx.touch(id);
         if let Some(error) = found.error {

@@ -350,6 +350,7 @@ impl Tables {
         });
         if count > 0 {
             cx.clients.counters.delivered += count;
+            cx.session(scan.session).outbox.note_messages(count);
             cx.session(scan.session).outbox.put_replayed(frames);
             cx.touch(scan.session);
         }

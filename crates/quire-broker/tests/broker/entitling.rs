@@ -107,10 +107,11 @@ fn kind(command: &Command<'_>) -> &'static str {
         Command::SowDelete(_) => "sow_delete",
         Command::Replicate { .. } => "replicate",
         Command::Reload { .. } => "reload",
+        Command::Disconnect { .. } => "disconnect",
     }
 }
 
-const KINDS: [&str; 27] = [
+const KINDS: [&str; 28] = [
     "logon",
     "publish",
     "publish_batch",
@@ -138,6 +139,7 @@ const KINDS: [&str; 27] = [
     "sow_delete",
     "replicate",
     "reload",
+    "disconnect",
 ];
 
 /// They name no topic, or only subscriptions of the connection. `subjects_show_what_is_allowed` has
@@ -232,6 +234,7 @@ fn for_each_administrative_line(
     let replicate = Command::Replicate { command, destination: "east", action: LinkAction::Pause };
     each(&replicate, &[(admin, "/quire/replication")]);
     each(&Command::Reload { command }, &[(admin, "/quire/access")]);
+    each(&Command::Disconnect { command, connection: 99 }, &[(admin, "/quire/clients")]);
     let maintain = Maintain {
         command,
         action: Action::Remove,

@@ -70,6 +70,15 @@ impl Client {
         self.command(|core| core.replicate(destination, action))
     }
 
+    /// Makes the server end a connection. Take the answer with
+    /// [`take_json_replies`](Self::take_json_replies) when the command is answered.
+    ///
+    /// # Errors
+    /// See [`quire_client::ClientCore::disconnect_client`].
+    pub fn disconnect_client(&self, connection: u64) -> Result<CommandId, Failure> {
+        self.command(|core| core.disconnect_client(connection))
+    }
+
     /// Makes the server read its configuration again. Take the answer with
     /// [`take_json_replies`](Self::take_json_replies) when the command is answered.
     ///

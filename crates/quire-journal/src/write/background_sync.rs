@@ -76,7 +76,7 @@ impl BackgroundSync {
 }
 
 fn sync_now(log: &Log, sync: &Sync) -> Option<Position> {
-    match sync.file.sync() {
+    match log.syncs.measure(|| sync.file.sync()) {
         Ok(()) => {
             sync.segment.note_durable();
             Some(sync.last)

@@ -28,6 +28,7 @@ use crate::sidecar::Sidecars;
 use crate::write::background_sync::BackgroundSync;
 use crate::write::segment_pool::{FILL_PAUSE, SegmentFactory, SegmentPool};
 use crate::write::sidecar_writer::SidecarWriter;
+use crate::write::syncs::Syncs;
 use crate::write::writer::{self, NewBatch, Order, Shared, Writer};
 use quire_types::Timestamp;
 
@@ -581,6 +582,11 @@ impl Journal {
     pub fn size(&self) -> (usize, u64) {
         let segments = self.log.segments.read();
         (segments.len(), segments.iter().map(|segment| segment.file_size).sum())
+    }
+
+    /// The syncs since the journal was opened.
+    pub fn syncs(&self) -> Syncs {
+        self.log.syncs.read()
     }
 
     /// The files of the log, by their states.

@@ -6,4 +6,5 @@ pub(crate) mod buffer_pool;
 pub(crate) mod journal;
 pub(crate) mod segment_pool;
 pub(crate) mod sidecar_writer;
+pub(crate) mod syncs;
 pub(crate) mod writer;

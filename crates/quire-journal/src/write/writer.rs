@@ -311,7 +311,8 @@ impl Writer {
             self.log.check()?;
         }
         if self.dirty {
-            self.file.sync().map_err(|error| JournalError::io(&self.segment.path, "syncing", &error))?;
+            let synced = self.log.syncs.measure(|| self.file.sync());
+            synced.map_err(|error| JournalError::io(&self.segment.path, "syncing", &error))?;
             self.dirty = false;
             self.synced = self.written;
             self.segment.note_durable();
@@ -327,6 +328,7 @@ impl Writer {
             let added = index.add(&header, &body, &self.log.names);
             debug_assert!(added, "the journal encoded the records itself");
             size += body.len();
+            self.log.syncs.note_written(body.len());
             self.log.buffers.give(body);
         }
         drop(index);

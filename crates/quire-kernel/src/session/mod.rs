@@ -26,7 +26,8 @@ use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
 use quire_command::WaitingLogon;
 use quire_expression::filter::ClientFacts;
-use quire_types::time::Instant;
+use quire_types::Timestamp;
+use quire_types::time::{Instant, Now};
 
 /// The life of a connection (protocol.md section 2).
 ///
@@ -127,6 +128,7 @@ pub struct Session {
     /// Commands that its rights did not allow: those that read, and the others.
     pub denied_read_count: u64,
     pub denied_write_count: u64,
+    pub traffic: Traffic,
     /// Name, user and publisher, after the logon.
     pub identity: Option<Identity>,
     pub heartbeat: Option<Duration>,
@@ -157,6 +159,17 @@ pub struct Session {
 pub struct Principal {
     pub client_name: Box<str>,
     pub user: Option<Box<str>>,
+}
+
+/// How much passed over a connection. The messages that were sent are counted by its outbox.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Traffic {
+    /// When the connection was made.
+    pub connected: Timestamp,
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
+    /// Messages that the client has published.
+    pub published_count: u64,
 }
 
 /// The client of a connection, and its publisher.
@@ -195,7 +208,7 @@ impl Session {
         peer: &str,
         transport: TransportId,
         access: Access,
-        now: Instant,
+        Now { instant: now, wall: connected }: Now,
     ) -> Self {
         let codec = Codec::quire();
         Session {
@@ -222,6 +235,7 @@ impl Session {
             limited: None,
             denied_read_count: 0,
             denied_write_count: 0,
+            traffic: Traffic { connected, ..Traffic::default() },
             identity: None,
             heartbeat: None,
             received_at: now,

@@ -28,6 +28,8 @@ pub struct Outbox {
     shared_size: usize,
     /// After the close: bytes that are still sent. The outbox drops the bytes after them.
     closed_size: Option<usize>,
+    /// Messages that were put into it.
+    message_count: u64,
 }
 
 #[derive(Debug)]
@@ -101,7 +103,18 @@ impl Outbox {
             full_replayed_size: 0,
             shared_size: 0,
             closed_size: None,
+            message_count: 0,
         }
+    }
+
+    /// Counts messages whose frames are put into it otherwise.
+    pub fn note_messages(&mut self, count: u64) {
+        self.message_count += count;
+    }
+
+    /// Messages that were put into it.
+    pub fn message_count(&self) -> u64 {
+        self.message_count
     }
 
     /// The encoder of the frames of the connection.
@@ -122,6 +135,7 @@ impl Outbox {
     /// Appends a message that counts as backlog. Holds `shared`, when there is one, instead of a
     /// copy of the message's data.
     pub fn put_message(&mut self, message: &Message<'_>, shared: Option<&Arc<SharedData>>) {
+        self.message_count += 1;
         match shared {
             None => self.encoder.put_message(message, self.bytes_mut()),
             Some(shared) => {
@@ -134,6 +148,7 @@ impl Outbox {
 
     /// As [`Outbox::put_message`] for a message that does not count as backlog.
     pub fn put_replayed_message(&mut self, message: &Message<'_>, shared: Option<&Arc<SharedData>>) {
+        self.message_count += 1;
         let size_before = self.size();
         match shared {
             None => self.encoder.put_message(message, self.bytes_mut()),

@@ -109,6 +109,8 @@ pub struct Topic {
     audience: Audience,
     /// The patterns that match the name.
     patterns: Vec<u32>,
+    /// Messages that clients have published to it, and their bytes.
+    published: (u64, u64),
 }
 
 impl Topic {
@@ -390,6 +392,8 @@ impl TopicTable {
             is_recorded: recording.records_any(),
             queues: entered.map(|route| route.name.to_string()).collect(),
             subscription_count,
+            published: own.map_or(0, |topic| topic.published.0),
+            published_bytes: own.map_or(0, |topic| topic.published.1),
             last_values: None,
         }
     }
@@ -420,6 +424,14 @@ impl TopicTable {
         &self.topics[id.0 as usize]
     }
 
+    /// Counts a message that a client has published.
+    #[inline]
+    pub fn note_published(&mut self, id: TopicId, size: usize) {
+        let (count, bytes) = &mut self.topics[id.0 as usize].published;
+        *count += 1;
+        *bytes += size as u64;
+    }
+
     /// The number of the topic with this name. The topic is added to the table when it is not in
     /// it.
     pub fn intern(&mut self, name: &str) -> TopicId {
@@ -443,6 +455,7 @@ impl TopicTable {
             name: name.clone(),
             is_admitted: false,
             is_incoming: false,
+            published: (0, 0),
             queues: queues_of(&self.routes, &name, &recording),
             recording,
             audience: Audience::default(),

@@ -25,10 +25,11 @@ impl Intake<'_> {
     /// One message of a publish frame. This function allocates only for the first message on a
     /// topic.
     pub(crate) fn publish(&mut self, id: SessionId, key: PublisherKey, publish: &Publish<'_>) {
-        let session = &self.cx.clients.sessions.all[id];
+        let session = &mut self.cx.clients.sessions.all[id];
         if session.phase != Phase::Open {
             return;
         }
+        session.traffic.published_count += 1;
         let size_max = self.cx.config.transports[session.transport.0 as usize].max_message_size;
         self.cx.clients.counters.published += 1;
         if publish.data.len() > size_max as usize {
@@ -42,6 +43,7 @@ impl Intake<'_> {
                 return self.publishers.refuse(self.cx, id, key, publish.sequence, refusal);
             }
         };
+        self.cx.topics.note_published(topic, publish.data.len());
         let is_plain = self.cx.topics.topic(topic).takes_plain() && publish.is_plain();
         if !is_plain || self.cx.log.failure.is_some() {
             return self.publish_checked(id, key, publish, topic);
