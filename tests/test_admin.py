@@ -19,6 +19,11 @@ import metrics_page
 import pytest
 import quire
 import quire.testing
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families as prometheus
+from quire.admin._metrics import NODE_AT, series_names
+from quire.admin._prometheus import _Shown
 from quire.testing import TestServer
 from support.waiting import PATIENCE
 
@@ -287,3 +292,189 @@ with quire.testing.server() as server, quire.Client(server.url) as client:
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
     assert result.stdout == "[]\n", result.stderr
+
+
+# /metrics
+
+
+def scraped(page: httpx.Client, accept: str = "") -> dict[str, Metric]:
+    """The families of a scrape, as the official parser reads them."""
+    answer = page.get("/metrics", headers={"Accept": accept})
+    assert answer.status_code == 200
+    if accept:
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+        return {family.name: family for family in openmetrics(answer.text)}  # type: ignore[no-untyped-call]
+    assert answer.headers["Content-Type"].startswith("text/plain; version=")
+    return {family.name: family for family in prometheus(answer.text)}
+
+
+def value_in(families: dict[str, Metric], name: str, **labels: str) -> float:
+    samples = [sample for family in families.values() for sample in family.samples]
+    return next(
+        sample.value
+        for sample in samples
+        if sample.name == name and all(sample.labels.get(key) == value for key, value in labels.items())
+    )
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
+def test_a_scrape_is_read_by_the_official_parser(server: TestServer, page: httpx.Client, accept: str) -> None:
+    name = 'a"b\\c'
+    with quire.Client(server.url) as client:
+        client.publish(name, {})
+        client.publish("jobs", {})
+        client.flush()
+    families = scraped(page, accept)
+    assert value_in(families, "quire_topic_published_messages_total", topic=name) == 1
+    assert value_in(families, "quire_queue_messages", queue="jobs", state="waiting") == 1
+    assert value_in(families, "quire_ready") == 1
+    assert value_in(families, "quire_build_info", version=quire.__version__) == 1
+    assert value_in(families, "quire_journal_writable") == 1
+    assert value_in(families, "quire_journal_sync_duration_seconds_count") > 0
+    assert value_in(families, "process_resident_memory_bytes") > 0
+
+
+def test_every_series_of_the_table_is_in_a_scrape_and_no_other(
+    server: TestServer, page: httpx.Client
+) -> None:
+    with quire.Client(server.url) as client:
+        client.publish("jobs", {})
+        client.flush()
+        families = scraped(page)
+    typed = {
+        family.name + ("_total" if family.type == "counter" else "")
+        for family in families.values()
+        if not family.name.startswith("process_")
+    }
+    assert typed == series_names()
+    labels = {key for family in families.values() for sample in family.samples for key in sample.labels}
+    allowed = "queue topic view destination transport action kind state reason level direction operation outcome version le"
+    assert labels <= set(allowed.split())
+
+
+def test_objects_beyond_the_limit_are_summed(tmp_path: Path) -> None:
+    with (
+        started(tmp_path, admin={"metrics_max_objects": 2}) as server,
+        page_of(server) as page,
+        quire.Client(server.url) as client,
+    ):
+        for name in ("a", "b", "c", "d"):
+            client.publish(name, {})
+        client.flush()
+        families = scraped(page)
+        published = families["quire_topic_published_messages"].samples
+        assert len(published) == 3
+        assert value_in(families, "quire_topic_published_messages_total", topic="_other") == 2
+
+
+def test_the_sum_of_others_never_falls() -> None:
+    node = NODE_AT["instance/topics"]
+    found = node.metric("published")
+    assert found is not None
+    shown = _Shown(1)
+    sums = []
+    for objects in (
+        {"a": 1, "b": 2, "c": 3},
+        {"a": 1, "b": 5, "c": 3},
+        {"a": 1, "b": 5},
+        {"a": 1, "b": 6, "c": 1},
+    ):
+        values = {key: {"published": value} for key, value in objects.items()}
+        shown.update(values)
+        sums.append(dict(shown.values(found[0], values)))
+    assert sums == [
+        {"a": 1, "_other": 5},
+        {"a": 1, "_other": 8},
+        {"a": 1, "_other": 8},
+        {"a": 1, "_other": 10},
+    ]
+
+
+def test_a_scrape_needs_the_right_unless_it_is_anonymous(tmp_path: Path) -> None:
+    for anonymous, status in ((["/healthz"], 401), (["/metrics"], 200)):
+        admin = {"anonymous": anonymous}
+        with (
+            started(tmp_path, users=USERS, entitlement=ENTITLEMENT, admin=admin) as server,
+            page_of(server) as page,
+        ):
+            assert page.get("/metrics").status_code == status
+            if status == 401:
+                assert page.get("/metrics", auth=("anna", "anna-secret")).status_code == 403
+                assert page.get("/metrics", auth=("carl", "carl-secret")).status_code == 200
+
+
+# Administrative requests
+
+
+def test_an_administrator_ends_a_connection_and_its_client_connects_again(
+    server: TestServer, page: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "quire.server")
+    with quire.Client(server.url, name="shop") as client:
+        client.publish("orders", {})
+        client.flush()
+        [before] = page.get("/quire/instance/clients.json").json()
+        path = f"/quire/administrator/clients/{before['id']}/disconnect"
+        assert page.post(path, json={}).json() == {"disconnected": 1}
+        client.publish("orders", {})
+        client.flush()
+        assert error_of(page.post(path, json={})) == (404, "not_found")
+        assert error_of(page.post(path, json={"a": 1})) == (400, "bad_value")
+        assert error_of(page.post(path, content=b"[", headers=JSON)) == (400, "bad_value")
+        found = server.stats()["clients"]
+        assert [each["client_name"] for each in found] == ["shop"]
+        assert found[0]["connection"] != int(before["id"])
+    lines = [line for line in caplog.messages if line.startswith("audit: admin ")]
+    assert len(lines) == 4
+    assert 'user="anonymous"' in lines[0]
+    assert f'resource="{path}" result="accepted" status="200"' in lines[0]
+    assert 'result="refused" status="404"' in lines[1]
+
+
+def test_a_get_lists_the_requests(page: httpx.Client) -> None:
+    listed = page.get("/quire/administrator.json").json()
+    assert "/quire/administrator/clients/{id}/disconnect" in [each["path"] for each in listed]
+    assert [each["path"] for each in page.get("/quire/administrator/shutdown").json()] == [
+        "/quire/administrator/shutdown"
+    ]
+    assert error_of(page.get("/quire/administrator/none")) == (404, "not_found")
+    assert error_of(page.post("/quire/administrator/none", json={})) == (404, "not_found")
+
+
+def test_files_of_the_journal_are_compressed_by_a_request(page: httpx.Client) -> None:
+    path = "/quire/administrator/journal/compress"
+    assert page.post(path, json={"age": "1h"}).json() == {"files": []}
+    assert error_of(page.post(path, json={})) == (400, "bad_value")
+    assert error_of(page.post(path, json={"age": "x"})) == (400, "bad_value")
+
+
+def test_a_link_is_paused_by_a_request(tmp_path: Path) -> None:
+    destination = {
+        "name": "east",
+        "sync_type": "async",
+        "addresses": ["127.0.0.1:1"],
+        "topic": {"name": "^", "message_type": "json"},
+    }
+    with started(tmp_path, replication={"destination": [destination]}) as server, page_of(server) as page:
+        path = "/quire/administrator/replication/{}/pause"
+        assert page.post(path.format("east"), json={}).json() == {"destination": "east", "action": "pause"}
+        assert server.replication.stats()["destinations"][0]["state"] == "paused"
+        assert error_of(page.post(path.format("west"), json={})) == (404, "not_found")
+        refused = page.post("/quire/administrator/replication/east/upgrade", json={})
+        assert error_of(refused) == (400, "bad_value")
+
+
+def test_a_request_needs_its_right(tmp_path: Path) -> None:
+    with started(tmp_path, users=USERS, entitlement=ENTITLEMENT) as server, page_of(server) as page:
+        path = "/quire/administrator/diagnostics/stacks"
+        assert error_of(page.post(path, json={}, auth=("carl", "carl-secret"))) == (403, "not_entitled")
+        assert page.post(path, json={}, auth=("olga", "olga-secret")).json()["threads"] > 1
+
+
+def test_a_server_is_stopped_by_a_request_with_its_name(tmp_path: Path) -> None:
+    with started(tmp_path, name="shop") as server, page_of(server) as page:
+        path = "/quire/administrator/shutdown"
+        assert error_of(page.post(path, json={"confirm": "other"})) == (400, "bad_value")
+        assert page.post(path, json={"confirm": "shop"}).json() == {"state": "stopping"}
+        server.close()
+        assert not server.is_running

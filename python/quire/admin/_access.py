@@ -11,6 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from quire._errors import ConfigError
@@ -55,12 +56,13 @@ class Access:
         guard = self._guard
         if guard is None:
             return Identity(ANONYMOUS)
-        given = _given(scope, guard.settings.method)
+        given = _given(scope, guard.settings.method, self._config().name)
         if given is None:
             raise self._unauthorized("the request has no credentials")
-        # A certificate is checked for each connection by TLS, and here again for each request.
+        # The result of a service is kept by the guard, as long as the configuration says.
+        is_kept = given.certificate is None and guard.settings.method != "http"
         key = hashlib.sha256(self._salt + repr((given.user, given.password, given.token)).encode()).digest()
-        if given.certificate is None and (kept := self._kept.get(key)) is not None:
+        if is_kept and (kept := self._kept.get(key)) is not None:
             identity, until = kept
             if time.monotonic() < until and _is_current(identity) and guard.still(identity):
                 return identity
@@ -69,9 +71,10 @@ class Access:
         if isinstance(result, Refused):
             await self._refuse(guard, given, result)
         assert isinstance(result, Identity)
-        if len(self._kept) >= _KEPT_MAX:
-            self._kept.clear()
-        self._kept[key] = result, time.monotonic() + _KEPT_TIME
+        if is_kept:
+            if len(self._kept) >= _KEPT_MAX:
+                self._kept.clear()
+            self._kept[key] = result, time.monotonic() + _KEPT_TIME
         return result
 
     async def _refuse(self, guard: Guard, given: Given, refused: Refused) -> None:
@@ -87,6 +90,9 @@ class Access:
                 reason=refused.reason,
             ),
         )
+        if refused.is_unavailable:
+            reason = refused.text or "users cannot be checked now"
+            raise HTTPError(503, "authentication_unavailable", reason, "try again", {"Retry-After": "1"})
         now = asyncio.get_running_loop().time()
         await asyncio.sleep(guard.delay_of(given.address.rpartition(":")[0], now))
         raise self._unauthorized(refused.text or guard.refused)
@@ -126,6 +132,12 @@ class Access:
             except ConfigError as error:
                 _log.warning("the users of the HTTP server were not changed: %s", error)
 
+    def forget(self) -> None:
+        """Keeps no result of a check any longer."""
+        self._kept.clear()
+        if self._guard is not None:
+            self._guard.forget()
+
     def close(self) -> None:
         """Checks no more credentials."""
         if self._guard is not None:
@@ -136,21 +148,22 @@ def _is_current(identity: Identity) -> bool:
     return identity.expires is None or time.time() < identity.expires
 
 
-def _given(scope: dict[str, Any], method: str) -> Given | None:
+def _given(scope: dict[str, Any], method: str, instance: str) -> Given | None:
     """The credentials of a request."""
     host, port = scope.get("client") or ("?", 0)
     address = f"{host}:{port}"
     certificate = scope.get("state", {}).get("certificate")
+    about = Given(None, address=address, transport="admin", instance=instance)
     if method == "certificate":
-        return None if certificate is None else Given(None, address=address, certificate=certificate)
+        return None if certificate is None else replace(about, certificate=certificate)
     header = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
     scheme, _, value = header.partition(" ")
-    if method == "token" and scheme.lower() == "bearer":
-        return Given(None, token=value.strip(), address=address, transport="admin")
+    if method in ("token", "http") and scheme.lower() == "bearer":
+        return replace(about, token=value.strip())
     if scheme.lower() != "basic":
         return None
     try:
         user, colon, password = base64.b64decode(value, validate=True).decode("utf-8").partition(":")
     except (binascii.Error, UnicodeDecodeError):
         return None
-    return Given(user, password, address=address, transport="admin") if colon else None
+    return replace(about, user=user, password=password) if colon else None

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from quire._errors import ConfigError
 from quire.admin import _forms, _nodes
 from quire.admin._access import Access
 from quire.admin._errors import HTTPError, bad_value
@@ -20,6 +21,9 @@ from quire.admin._forms import Window
 from quire.admin._guarding import App, Guarding
 from quire.admin._metrics import Node
 from quire.admin._nodes import Place
+from quire.admin._prometheus import Exposition
+from quire.admin._statistics import History
+from quire.admin._times import span
 from quire.config._admin import Admin
 from quire.server._identity import Identity
 
@@ -48,7 +52,16 @@ class Health:
 class AdminApp:
     """Answers requests. `_console.py` adds its paths with `add_route`."""
 
-    def __init__(self, admin: Admin, access: Access, figures: Figures, health: Health) -> None:
+    def __init__(
+        self,
+        admin: Admin,
+        access: Access,
+        figures: Figures,
+        health: Health,
+        history: Callable[[], History | None],
+    ) -> None:
+        """`history`: returns a reader of the samples; `None`: there are none yet."""
+        self._history = history
         self.admin: Admin = admin
         self.access: Access = access
         self.figures: Figures = figures
@@ -72,6 +85,19 @@ class AdminApp:
         """
         route = Route(path, endpoint, methods=list(methods))
         self._routes.insert(0 if is_first else len(self._routes), route)
+
+    def expose(self, exposition: Exposition) -> None:
+        """Answers scrapes of `/metrics`."""
+
+        async def metrics(request: Request) -> Response:
+            if "/metrics" not in self.admin.anonymous:
+                self.require(request, "monitor", "/quire/server")
+            accept = request.headers.get("accept", "")
+            loop = asyncio.get_running_loop()
+            body, kind = await loop.run_in_executor(None, exposition.answer, accept)
+            return Response(body, headers={"Content-Type": kind})
+
+        self.add_route("/metrics", metrics)
 
     def asgi(self) -> App:
         """Returns the application with every path that was added."""
@@ -107,12 +133,7 @@ class AdminApp:
     async def _readyz(self, request: Request) -> Response:
         health = self.health
         tree: Tree = {} if health.is_stuck or not health.recovered else await self.current()
-        checks = {
-            "recovered": health.recovered,
-            "listening": health.listening,
-            "journal_writable": bool(tree.get("instance/journal", {}).get("writable")),
-            "not_stopping": not health.stopping,
-        }
+        checks = self._checks(tree)
         is_ready = all(checks.values())
         about = {
             "status": "ready" if is_ready else "not ready",
@@ -120,6 +141,19 @@ class AdminApp:
             "degraded": _degraded(tree),
         }
         return JSONResponse(about, 200 if is_ready else 503)
+
+    def is_ready(self, tree: Tree) -> bool:
+        """Whether every check of `/readyz` is true, by these figures."""
+        return all(self._checks(tree).values())
+
+    def _checks(self, tree: Tree) -> dict[str, bool]:
+        health = self.health
+        return {
+            "recovered": health.recovered,
+            "listening": health.listening,
+            "journal_writable": bool(tree.get("instance/journal", {}).get("writable")),
+            "not_stopping": not health.stopping,
+        }
 
     async def _tree(self, request: Request) -> Response:
         raw_path = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1")
@@ -131,7 +165,7 @@ class AdminApp:
         tree, rates = await self.current(), self.figures.rates
         headers: dict[str, str] = {}
         if place.metric is not None:
-            body = self._leaf(place, form, query, tree, rates)
+            body = await self._leaf(place, form, query, tree, rates)
         elif place.id is not None:
             body = _whole(place, form, _nodes.metrics_of(place, tree, rates), None)
         else:
@@ -156,18 +190,37 @@ class AdminApp:
         assert place.node is not None
         return window.of(place.node, _nodes.objects_of(place.node, tree, rates))[1]
 
-    def _leaf(
+    async def _leaf(
         self, place: Place, form: str | None, query: Mapping[str, str], tree: Tree, rates: Tree
     ) -> bytes:
+        name, now = place.path.rpartition("/")[2], tree["instance"]["timestamp"]
         if "t0" in query or "t1" in query:
-            raise HTTPError(404, "not_found", "there is no history yet")
-        value = _nodes.metrics_of(place, tree, rates).get(place.path.rpartition("/")[2])
-        now = tree["instance"]["timestamp"]
-        found = _forms.leaf(place, value, now)
-        if form == "csv":
-            name = place.path.rpartition("/")[2]
-            return _forms.to_csv([{"timestamp": now, name: value}], ["timestamp", name])
-        return _whole(place, form, found, None)
+            samples = await asyncio.get_running_loop().run_in_executor(None, self._samples, place, query)
+        else:
+            samples = None
+        if samples is None:
+            value = _nodes.metrics_of(place, tree, rates).get(name)
+            found = _forms.leaf(place, value, now)
+            rows = [{"timestamp": now, name: value}]
+        else:
+            found = _forms.leaf(place, samples, now)
+            rows = [{"timestamp": at, name: value} for at, value in samples]
+        return _forms.to_csv(rows, ["timestamp", name]) if form == "csv" else _whole(place, form, found, None)
+
+    def _samples(self, place: Place, query: Mapping[str, str]) -> list[tuple[str, Any]]:
+        """The samples of a leaf in the range of a request."""
+        assert place.node is not None
+        assert place.metric is not None
+        try:
+            begin, end = span(query.get("t0"), query.get("t1"), ("t0", "t1"))
+        except ConfigError as error:
+            raise bad_value(str(error)) from None
+        history = self._history()
+        if history is None or place.metric.kind == "F":
+            return []
+        return history.samples(
+            place.node, place.id or "", place.metric, is_rate=place.is_rate, begin=begin, end=end
+        )
 
 
 def _whole(place: Place, form: str | None, value: Any, total: int | None) -> bytes:

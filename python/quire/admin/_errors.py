@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from starlette.responses import JSONResponse
+if TYPE_CHECKING:
+    from starlette.responses import JSONResponse
 
 
 class HTTPError(Exception):
@@ -22,6 +24,9 @@ class HTTPError(Exception):
 
     def response(self) -> JSONResponse:
         """The answer."""
+        # The command line uses the paths and forms of the tree, and needs no HTTP server.
+        from starlette.responses import JSONResponse
+
         error = {"code": self.code, "reason": self.reason, "hint": self.hint}
         return JSONResponse({"error": error}, self.status, self.headers)
 

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -36,11 +37,15 @@ class Figures:
         self._last: Tree = {}
         self._asked = -AGE_MAX
         self._fixed = _fixed(config, self._started)
+        #: The durations of syncs.
+        self.syncs = Durations([], [0], 0.0)
         #: The rates of the last interval, by the path of the node.
         self.rates: Tree = {}
         #: The addresses of the transports.
         self.transports: Mapping[str, str] = {}
         self.state: State = "starting"
+        #: The starts, stops and crashes.
+        self.lifetimes: list[dict[str, str]] = []
         #: Further figures, by the paths of nodes.
         self.more: Callable[[], Tree] = dict
 
@@ -59,16 +64,21 @@ class Figures:
         tree: Tree = {node.path: {} for node in NODES}
         tree |= self._host.read(self._directories()) | _host.process()
         if text is not None:
-            tree |= _of_core(json.loads(text))
+            core = json.loads(text)
+            tree |= _of_core(core)
+            journal = core["journal"]
+            self.syncs = Durations(journal["sync_bounds_s"], journal["sync_counts"], journal["sync_sum_s"])
         tree["instance"] = self._fixed | {
             "state": self.state,
             "timestamp": timestamp(now),
             "uptime_s": round(now - self._started, 3),
+            "lifetimes": self.lifetimes,
         }
         tree["instance/transports"] = {
             transport.name: {
                 "address": self.transports.get(transport.name, transport.address),
                 "enabled": transport.name in self.transports,
+                **tree["instance/transports"].get(transport.name, {}),
             }
             for transport in self._config.transport
         }
@@ -79,6 +89,26 @@ class Figures:
         if (archive := self._config.journal_archive_directory) is not None:
             directories["archive"] = archive
         return directories
+
+
+@dataclass(frozen=True)
+class Durations:
+    """Durations since the start, by upper bounds in seconds."""
+
+    bounds: list[float]
+    #: The number of durations up to each bound and above the one before it, and of longer ones.
+    counts: list[int]
+    sum: float
+
+
+def quantile(bounds: list[float], counts: list[int], share: float) -> float:
+    """The bound below which this share of durations is; the last bound for longer ones."""
+    wanted, seen = share * sum(counts), 0
+    for bound, count in zip(bounds, counts, strict=False):
+        seen += count
+        if seen >= wanted:
+            return bound if seen else 0.0
+    return bounds[-1] if bounds else 0.0
 
 
 def rates_of(before: Tree, after: Tree, seconds: float) -> Tree:
@@ -131,9 +161,39 @@ def _of_core(core: dict[str, Any]) -> Tree:
     """The figures of the core, by the paths of the nodes."""
     server, journal = core["server"], core["journal"]
     files = ("active_bytes", "sealed_bytes", "archived_bytes", "compressed_bytes")
-    return {
+    return collections_of(core) | {
         "instance/messages": _chosen(NODE_AT["instance/messages"], core),
-        "instance/clients": _by_id("instance/clients", core["clients"], "connection"),
+        "instance/disconnects": {
+            metric.name: core["disconnects"].get(metric.name, 0)
+            for metric in NODE_AT["instance/disconnects"].metrics
+        },
+        "instance/transports": {
+            each["name"]: _chosen(NODE_AT["instance/transports"], each) for each in core["transports"]
+        },
+        "instance/journal": _chosen(NODE_AT["instance/journal"], journal)
+        | {
+            "size_bytes": sum(journal[name] for name in files),
+            "unpersisted_bytes": core["unpersisted_bytes"],
+            "writable": not core["journal_failed"],
+            "last": server["persisted"],
+            "kept_by": journal["kept_by"] or "",
+            "syncs": sum(journal["sync_counts"]),
+            "sync_p50_s": quantile(journal["sync_bounds_s"], journal["sync_counts"], 0.5),
+            "sync_p99_s": quantile(journal["sync_bounds_s"], journal["sync_counts"], 0.99),
+            "appended": core["appended"],
+        },
+    }
+
+
+def collections_of(core: dict[str, Any]) -> Tree:
+    """The collections in the answers of the core, also to a client, by the paths of the nodes."""
+    return {
+        "instance/clients": {
+            str(each["connection"]): _chosen(
+                NODE_AT["instance/clients"], each | {"connected": timestamp(each["connected_ns"] / 1e9)}
+            )
+            for each in core["clients"]
+        },
         "instance/subscriptions": {
             f"{each['connection']}-{each['subscription']}": _chosen(NODE_AT["instance/subscriptions"], each)
             for each in core["all_subscriptions"]
@@ -168,15 +228,6 @@ def _of_core(core: dict[str, Any]) -> Tree:
         "instance/replication/sources": _by_id(
             "instance/replication/sources", core["replication"]["sources"], "name"
         ),
-        "instance/journal": _chosen(NODE_AT["instance/journal"], journal)
-        | {
-            "size_bytes": sum(journal[name] for name in files),
-            "unpersisted_bytes": core["unpersisted_bytes"],
-            "writable": not core["journal_failed"],
-            "last": server["persisted"],
-            "kept_by": journal["kept_by"] or "",
-            "appended": core["appended"],
-        },
     }
 
 

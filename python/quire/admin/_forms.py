@@ -105,7 +105,8 @@ def leaf(place: Place, value: Any, timestamp: str) -> dict[str, Any]:
     kind = "R" if place.is_rate else place.metric.kind
     unit = f"{place.metric.unit}/s" if place.is_rate else place.metric.unit
     about = {"path": f"/quire/{place.path}", "kind": KINDS[kind], "unit": unit, "timestamp": timestamp}
-    return about | ({"samples": value} if isinstance(value, list) else {"value": value})
+    is_history = isinstance(value, list) and place.metric.unit != "list"
+    return about | ({"samples": value} if is_history else {"value": value})
 
 
 def to_json(value: Any) -> bytes:

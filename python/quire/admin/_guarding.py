@@ -14,6 +14,7 @@ from quire.admin._access import Access
 from quire.admin._errors import HTTPError
 from quire.config._admin import Admin
 from quire.server._identity import ANONYMOUS, Identity
+from quire.server._logons import pairs
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -52,6 +53,13 @@ class Guarding:
         if scope["type"] != "http":
             return
         answer = _Answer(send, self._admin.request_timeout)
+        try:
+            await self._answer(scope, receive, answer)
+        finally:
+            if scope["method"] == "POST":
+                _note_post(scope, answer.status)
+
+    async def _answer(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         try:
             headers = self._check(scope)
             scope.setdefault("state", {})["identity"] = await self._identity(scope)
@@ -126,6 +134,24 @@ class Guarding:
         return await self._access.identify(dict(scope))
 
 
+def _note_post(scope: Scope, status: int) -> None:
+    """Logs a request that may have changed something."""
+    identity = scope.get("state", {}).get("identity")
+    host, port = scope.get("client") or ("?", 0)
+    _log.log(
+        logging.INFO if status < 400 else logging.WARNING,
+        "audit: admin %s",
+        pairs(
+            user=identity.user if isinstance(identity, Identity) else "",
+            address=f"{host}:{port}",
+            action="POST",
+            resource=scope["path"],
+            result="accepted" if 0 < status < 400 else "refused",
+            status=str(status),
+        ),
+    )
+
+
 class _Body:
     """The body of a request, of which there is not too much, and which does not take too long."""
 
@@ -170,10 +196,13 @@ class _Answer:
         self._send = send
         self._timeout = timeout
         self.has_begun = False
+        #: The status of the answer; 0: there is none yet.
+        self.status = 0
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.has_begun = True
+            self.status = message["status"]
             headers = list(message.get("headers", []))
             names = {name for name, _ in headers}
             headers += [header for header in _HEADERS if header[0] not in names]

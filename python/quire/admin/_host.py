@@ -130,7 +130,7 @@ def _disks() -> Iterator[tuple[str, Object]]:
     for line in _lines("/proc/diskstats"):
         fields = line.split()
         name = fields[2]
-        if name.startswith(_NO_DISKS) or not Path("/sys/block", name).exists():
+        if name.startswith(_NO_DISKS) or not _is_disk(name):
             continue
         yield (
             name,
@@ -139,6 +139,11 @@ def _disks() -> Iterator[tuple[str, Object]]:
                 "written_bytes": int(fields[9]) * _SECTOR_SIZE,
             },
         )
+
+
+def _is_disk(name: str) -> bool:
+    """Whether it is a disk, and not a part of one."""
+    return Path("/sys/block", name).exists()
 
 
 def _network() -> Iterator[tuple[str, Object]]:

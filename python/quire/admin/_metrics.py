@@ -142,6 +142,7 @@ NODES: Final[tuple[Node, ...]] = (
             Metric("state", "S", "text", "`starting`, `recovering`, `running` or `stopping`"),
             Metric("timestamp", "S", "time", "time of these figures"),
             Metric("uptime_s", "S", "s", "time since the start"),
+            Metric("lifetimes", "S", "list", "starts, stops and crashes, each with its time and version"),
         ),
     ),
     Node(
@@ -189,20 +190,13 @@ NODES: Final[tuple[Node, ...]] = (
                 "C",
                 "messages",
                 "publishes received, including refused messages and duplicates",
-                Series("quire_received_messages"),
             ),
             Metric("duplicates", "C", "messages", "publishes that were dropped as duplicates"),
             Metric("refused", "C", "messages", "publishes that were refused"),
-            Metric(
-                "delivered",
-                "C",
-                "messages",
-                "messages sent to subscriptions",
-                Series("quire_sent_messages"),
-            ),
+            Metric("delivered", "C", "messages", "messages sent to subscriptions"),
             Metric("unreadable", "C", "messages", "messages that a filter or expression could not read"),
-            Metric("received_bytes", "C", "bytes", "received from clients", Series("quire_received_bytes")),
-            Metric("sent_bytes", "C", "bytes", "sent to clients", Series("quire_sent_bytes")),
+            Metric("received_bytes", "C", "bytes", "received from clients and other instances"),
+            Metric("sent_bytes", "C", "bytes", "sent to clients"),
         ),
     ),
     Node(
@@ -212,6 +206,12 @@ NODES: Final[tuple[Node, ...]] = (
             Metric("client_name", "F", "text", "its client name; empty before logon"),
             Metric("user", "F", "text", "its user"),
             Metric("peer", "F", "text", "the address it comes from"),
+            Metric("transport", "F", "text", "the transport that it uses"),
+            Metric("connected", "F", "time", "time of the connection"),
+            Metric("messages_in", "C", "messages", "messages that it has published"),
+            Metric("messages_out", "C", "messages", "messages sent to its subscriptions"),
+            Metric("bytes_in", "C", "bytes", "received from it"),
+            Metric("bytes_out", "C", "bytes", "sent to it"),
             Metric("subscriptions", "S", "subscriptions", "its subscriptions"),
             Metric("backlog_bytes", "S", "bytes", "output that waits in the server for it"),
             Metric("writable", "S", "bool", "its connection accepts more bytes"),
@@ -245,6 +245,14 @@ NODES: Final[tuple[Node, ...]] = (
         (
             Metric("message_type", "F", "text", "type of its messages"),
             Metric("recorded", "F", "bool", "the log records its messages"),
+            Metric(
+                "published",
+                "C",
+                "messages",
+                "messages that clients have published, including refused ones and duplicates",
+                Series("quire_topic_published_messages", "topic"),
+            ),
+            Metric("published_bytes", "C", "bytes", "bytes of these messages"),
             Metric("subscriptions", "S", "subscriptions", "subscriptions, including those with patterns"),
             Metric("queues", "S", "queues", "queues that its messages enter"),
         ),
@@ -443,6 +451,21 @@ NODES: Final[tuple[Node, ...]] = (
             Metric("last", "S", "position", "position of the last persisted record"),
             Metric("kept_by", "S", "text", "why the oldest file is kept; empty: nothing needs it"),
             Metric("appended", "C", "records", "records appended since the journal was created"),
+            Metric(
+                "appended_bytes",
+                "C",
+                "bytes",
+                "bytes of records written",
+                Series("quire_journal_appended_bytes"),
+            ),
+            Metric("syncs", "C", "syncs", "syncs of files with records"),
+            Metric(
+                "sync_p50_s",
+                "S",
+                "s",
+                "half of the syncs took at most as long, by the bounds of the histogram",
+            ),
+            Metric("sync_p99_s", "S", "s", "99 of 100 syncs took at most as long"),
         ),
     ),
     Node(
@@ -451,8 +474,63 @@ NODES: Final[tuple[Node, ...]] = (
         (
             Metric("address", "F", "text", "where clients connect"),
             Metric("enabled", "S", "bool", "it accepts connections"),
+            Metric(
+                "connections", "S", "connections", "its connections", Series("quire_connections", "transport")
+            ),
+            Metric(
+                "accepted",
+                "C",
+                "connections",
+                "connections that were accepted",
+                Series("quire_connections_accepted", "transport"),
+            ),
+            Metric(
+                "refused",
+                "C",
+                "connections",
+                "connections that were refused because of a limit",
+                Series("quire_connections_refused", "transport", {"reason": "limit"}),
+            ),
+            Metric(
+                "messages_in",
+                "C",
+                "messages",
+                "messages that clients have published",
+                Series("quire_received_messages", "transport"),
+            ),
+            Metric(
+                "messages_out",
+                "C",
+                "messages",
+                "messages sent to subscriptions",
+                Series("quire_sent_messages", "transport"),
+            ),
+            Metric(
+                "bytes_in", "C", "bytes", "received from clients", Series("quire_received_bytes", "transport")
+            ),
+            Metric("bytes_out", "C", "bytes", "sent to clients", Series("quire_sent_bytes", "transport")),
         ),
         id="TRANSPORT",
+    ),
+    Node(
+        "instance/disconnects",
+        "the ends of connections, by their reasons",
+        tuple(
+            Metric(reason, "C", "connections", text, Series("quire_disconnects", None, {"reason": reason}))
+            for reason, text in (
+                ("closed", "the client has logged off"),
+                ("lost", "the connection was lost, or closed without a logoff"),
+                ("name_in_use", "another connection uses the client name"),
+                ("heartbeat", "no byte arrived for two heartbeat intervals"),
+                ("slow_consumer", "the client did not read its messages fast enough"),
+                ("protocol", "the client broke a rule of the protocol"),
+                ("limit", "a limit was reached"),
+                ("authentication", "the user was not accepted"),
+                ("entitlement_reset", "the user or its rights have changed"),
+                ("admin", "an administrator has ended it"),
+                ("shutdown", "the server stops"),
+            )
+        ),
     ),
     Node(
         "instance/statistics",
@@ -485,8 +563,32 @@ NODES: Final[tuple[Node, ...]] = (
     ),
 )
 
+
+@dataclass(frozen=True)
+class Only:
+    """A family of `/metrics` that the tree does not have."""
+
+    name: str
+    text: str
+
+
+SYNC_DURATION: Final = Only("quire_journal_sync_duration_seconds", "time that a sync of a file took")
+LOOP_DELAY: Final = Only("quire_loop_delay_seconds", "time that the event loop let a call wait")
+HISTOGRAMS: Final = (SYNC_DURATION, LOOP_DELAY)
+BUILD_INFO: Final = Only("quire_build_info", "1, with the version of quire")
+READY: Final = Only("quire_ready", "1: every check of `/readyz` is true")
+
 #: By path.
 NODE_AT: Final[Mapping[str, Node]] = {node.path: node for node in NODES}
+
+
+def series_names() -> set[str]:
+    """The names of all series of `/metrics`, with `_total`, without those of the process."""
+    names = {each.name for each in (*HISTOGRAMS, BUILD_INFO, READY)}
+    for _, metric in every_metric():
+        if metric.series is not None:
+            names.add(metric.series.name + ("_total" if metric.kind == "C" else ""))
+    return names
 
 
 def every_metric() -> Iterator[tuple[Node, Metric]]:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from bisect import bisect_left
 from collections import deque
 from typing import Final
+
+from quire.admin._figures import Durations
 
 #: Seconds between two measurements.
 INTERVAL: Final = 0.5
 #: The measurements that the figures describe: two minutes.
 _KEPT: Final = 240
+
+
+#: The upper bounds of the delays that are counted together, in seconds.
+BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
 class Pulse:
@@ -22,6 +29,8 @@ class Pulse:
         self._answered = time.monotonic()
         self._delays: deque[float] = deque(maxlen=_KEPT)
         self._is_waiting = False
+        self._counts = [0] * (len(BOUNDS) + 1)
+        self._sum = 0.0
 
     @property
     def idle(self) -> float:
@@ -39,6 +48,11 @@ class Pulse:
             "delay_max_s": round(delays[-1], 6),
         }
 
+    @property
+    def durations(self) -> Durations:
+        """The delays since the start."""
+        return Durations(list(BOUNDS), list(self._counts), self._sum)
+
     async def run(self) -> None:
         """Measures on another loop, until it is cancelled."""
         while True:
@@ -50,5 +64,8 @@ class Pulse:
 
     def _answer(self, asked: float) -> None:
         self._answered = time.monotonic()
-        self._delays.append(self._answered - asked)
+        delay = self._answered - asked
+        self._delays.append(delay)
+        self._counts[bisect_left(BOUNDS, delay)] += 1
+        self._sum += delay
         self._is_waiting = False

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from typing import TYPE_CHECKING
 
 from quire._errors import QuireError
+from quire._quire import __version__
 from quire.admin import _console
 from quire.admin._access import Access
 from quire.admin._app import AdminApp, Health
-from quire.admin._figures import Figures, Tree
+from quire.admin._figures import Durations, Figures, Tree
 from quire.admin._http import HTTPServer
+from quire.admin._logging import LogCounter
+from quire.admin._metrics import LOOP_DELAY, SYNC_DURATION
+from quire.admin._prometheus import Exposition
 from quire.admin._pulse import Pulse
+from quire.admin._requests import Requests
+from quire.admin._sampler import Sampler
+from quire.admin._statistics import History, Store
 from quire.server._tls import RELOAD_INTERVAL
 
 if TYPE_CHECKING:
     from quire.server._server import Server
+
+
+_log = logging.getLogger("quire")
 
 
 class Administration:
@@ -34,11 +46,24 @@ class Administration:
         self._health.idle = lambda: self._pulse.idle
         self._figures = Figures(server.config, self._ask_core)
         self._figures.more = self._more
+        self._log_counter = LogCounter()
+        _log.addHandler(self._log_counter)
+        self._interval = admin.interval
+        self._sampler: Sampler | None = None
         self._access: Access | None = None
         self._http: HTTPServer | None = None
         if admin.address is not None:
             self._access = Access(lambda: server.config)
-            app = AdminApp(admin, self._access, self._figures, self._health)
+            app = AdminApp(admin, self._access, self._figures, self._health, self._history)
+            exposition = Exposition(
+                self._figures.current,
+                self._durations,
+                app.is_ready,
+                version=__version__,
+                objects_max=admin.metrics_max_objects,
+            )
+            app.expose(exposition)
+            Requests(app, server)
             _console.add_routes(app, server)
             self._http = HTTPServer(admin, app.asgi(), self._work)
 
@@ -51,6 +76,18 @@ class Administration:
         """Listens. Raises `OSError` when the address is not available."""
         if self._http is not None:
             self._http.start()
+        config, admin = self._server.config, self._server.config.admin
+        assert admin is not None
+        store = Store(
+            config.statistics_file,
+            max_size=admin.max_size,
+            retention=admin.retention,
+            version=__version__,
+        )
+        store.begin(time.time())
+        self._figures.lifetimes = store.history().lifetimes()
+        self._sampler = Sampler(self._figures, store, self._interval)
+        self._sampler.start()
         self._figures.state = "recovering"
 
     def listening(self, urls: dict[str, str]) -> None:
@@ -66,10 +103,19 @@ class Administration:
 
     def close(self) -> None:
         """The last connection has ended."""
+        _log.removeHandler(self._log_counter)
+        # An answer may need the statistics.
         if self._http is not None:
             self._http.close()
+        if self._sampler is not None:
+            self._sampler.close()
         if self._access is not None:
             self._access.close()
+
+    def forget_users(self) -> None:
+        """Checks every user again."""
+        if self._access is not None:
+            self._access.forget()
 
     def descriptors(self) -> list[int]:
         """The sockets, by their numbers."""
@@ -83,7 +129,18 @@ class Administration:
             return None  # it was closed meanwhile
 
     def _more(self) -> Tree:
-        return {"instance/loop": self._pulse.figures()}
+        statistics = {} if self._sampler is None else self._sampler.figures()
+        return {
+            "instance/loop": self._pulse.figures(),
+            "instance/statistics": statistics,
+            "instance/logging": self._log_counter.figures(),
+        }
+
+    def _durations(self) -> dict[str, Durations]:
+        return {SYNC_DURATION.name: self._figures.syncs, LOOP_DELAY.name: self._pulse.durations}
+
+    def _history(self) -> History | None:
+        return None if self._sampler is None else self._sampler.history()
 
     async def _work(self) -> None:
         """Runs on the loop of the HTTP server."""

@@ -47,14 +47,18 @@ app.command(
     name="replication",
     help="Show the links of a server to other instances; downgrade, upgrade, pause and resume destinations.",
 )
-app.command("quire.cli._inspect:client_app", name="client", help="Show the clients of a server.")
+app.command(
+    "quire.cli._inspect:client_app",
+    name="client",
+    help="Show the clients of a server, and end their connections.",
+)
 app.command("quire.cli._entitlement:app", name="entitlement", help="Explain the rights of a user.")
 app.command("quire.cli._token:app", name="token", help="Show the header and the claims of a token.")
 app.command("quire.cli._user:app", name="user", help="Add, change, show and remove the users of a server.")
 app.command(
     "quire.cli._generate:app",
     name="generate",
-    help="Print a Dockerfile or a systemd unit for a server, or the completion of a shell.",
+    help="Print files for a server and its monitoring, or the completion of a shell.",
 )
 
 _URL_HELP = (
@@ -234,6 +238,81 @@ def doctor(
     from quire.cli._doctor import doctor as run
 
     return run(directory, url, config, output)
+
+
+@app.command
+def stats(
+    path: str = "/quire/instance",
+    *,
+    url: Url = None,
+    file: Annotated[
+        Path | None, Parameter(help="Statistics of a server, which may be stopped. Not with --url.")
+    ] = None,
+    from_: Annotated[
+        str | None, Parameter(name="--from", help="Samples from this time on. With --file.")
+    ] = None,
+    to: Annotated[str | None, Parameter(help="Samples before this time. With --file.")] = None,
+    format: Annotated[
+        Literal["table", "json", "csv", "xml"], Parameter(help="Form of the output.")
+    ] = "table",
+) -> int:
+    """Show a node of the statistics: docs/admin.md lists the tree.
+
+    By URL, it shows the current clients, subscriptions, topics, queues, last values and links.
+    With --file, it shows every node of the last sample, or with --from and --to the samples of one metric.
+    A time is UTC such as 20261127T113000Z or 20261127T11, or a duration before now such as -15m.
+    Exit code 1: there is no such path.
+
+    For example:
+      quire stats /quire/instance/queues
+      quire stats /quire/instance/queues/jobs/depth
+      quire stats /quire/instance/queues/jobs/depth --file quire-data/statistics.db --from=-1h --format csv
+
+    Parameters
+    ----------
+    path
+        Path of a node, such as /quire/instance/queues. The part /quire/instance may be left out.
+    """
+    from quire.cli._stats import stats as run
+
+    return run(path, url=url, file=file, begin=from_, end=to, form=format)
+
+
+@app.command(name="check")
+def check_server(
+    *,
+    max_depth: Annotated[
+        list[str] | None,
+        Parameter(negative="", help="QUEUE=WARNING[:CRITICAL]: messages of a queue. Repeat it for more."),
+    ] = None,
+    max_age: Annotated[
+        list[str] | None,
+        Parameter(
+            negative="", help="QUEUE=WARNING[:CRITICAL]: age of its oldest message, such as jobs=1m:10m."
+        ),
+    ] = None,
+    max_lag: Annotated[
+        list[str] | None,
+        Parameter(
+            negative="", help="DESTINATION=WARNING[:CRITICAL]: age of the oldest message that it lacks."
+        ),
+    ] = None,
+    url: Url = None,
+) -> int:
+    """Check a server for a monitoring system: one line, and an exit code.
+
+    The line begins with OK, WARNING, CRITICAL or UNKNOWN, and has the figures after a |.
+    A journal that accepts no writes is critical, and a lost destination is a warning.
+    Exit codes: 0 ok, 1 warning, 2 critical, 3 no answer or a mistake in the arguments.
+
+    For example:
+      quire check
+      quire check --max-depth jobs=1000:10000 --max-age jobs=1m:10m
+      quire check --max-lag east=10s:1m
+    """
+    from quire.cli._check import check as run
+
+    return run(url, max_depth=max_depth or [], max_age=max_age or [], max_lag=max_lag or [])
 
 
 @app.command

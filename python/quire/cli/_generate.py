@@ -18,7 +18,7 @@ from quire.config import Address, Config
 
 app = App(
     name="generate",
-    help="Print a Dockerfile or a systemd unit for a server, or the completion of a shell.",
+    help="Print files for a server and its monitoring, or the completion of a shell.",
     help_format="plaintext",
 )
 
@@ -46,6 +46,40 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
     from quire.cli._app import app as whole
 
     print(whole.generate_completion(shell=shell), end="")
+    return 0
+
+
+@app.command
+def grafana() -> int:
+    """Print a dashboard for Grafana with every series of /metrics.
+
+    Import it with Dashboards, New, Import.
+
+    For example:
+      quire generate grafana > quire.json
+    """
+    from quire.admin._generated import dashboard
+
+    print(dashboard(), end="")
+    return 0
+
+
+@app.command
+def prometheus(
+    *,
+    rules: Annotated[bool, Parameter(negative="", help="Print the rules of alerts instead.")] = False,
+    target: Annotated[str, Parameter(help="HOST:PORT of admin.address.")] = "127.0.0.1:9080",
+    https: Annotated[bool, Parameter(negative="", help="The server has admin.tls.")] = False,
+) -> int:
+    """Print the configuration with which Prometheus reads /metrics, or the rules of alerts.
+
+    For example:
+      quire generate prometheus --target prod:9080 > prometheus.yml
+      quire generate prometheus --rules > quire-rules.yml
+    """
+    from quire.admin._generated import prometheus as generated
+
+    print(generated(target, "https" if https else "http")[int(rules)], end="")
     return 0
 
 
@@ -99,7 +133,7 @@ def dockerfile(
 # A quire server.{"" if settings.has_users else " Clients are not authenticated: publish the port only to networks that you trust."}
 FROM python:{_word(python, "--python")}
 COPY {_word(wheel, "--wheel")} /tmp/wheels/
-RUN pip install --no-cache-dir /tmp/wheels/*.whl && rm -r /tmp/wheels \\
+RUN pip install --no-cache-dir {_wheel_in_container(settings)} && rm -r /tmp/wheels \\
     && useradd --system --uid 10001 --home-dir {directories[0]} quire \\
     && mkdir -p {made} && chown quire: {made} && chmod 700 {made}
 {copied}USER quire
@@ -114,6 +148,11 @@ ENTRYPOINT {_json(command)}
 CMD {_json(options)}"""
     )
     return 0
+
+
+def _wheel_in_container(config: Config) -> str:
+    """The wheel as an argument of pip, with what the configuration needs."""
+    return "/tmp/wheels/*.whl" if config.admin is None else '"$(ls /tmp/wheels/*.whl)[admin]"'
 
 
 @app.command

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 import quire
+from quire._errors import ConfigError
 from quire.cli import default_url
 from quire.cli._app import Json, Url
 from quire.cli._connect import connect
-from quire.cli._output import print_json, print_table
+from quire.cli._output import print_json, print_table, say
 
 topic_app = App(name="topic", help="Show the topics of a server.", help_format="plaintext")
-client_app = App(name="client", help="Show the clients of a server.", help_format="plaintext")
+client_app = App(
+    name="client", help="Show the clients of a server, and end their connections.", help_format="plaintext"
+)
 
 #: Figures of `info` that need more than the name of their key.
 INFO_NAMES = {
@@ -174,6 +178,51 @@ def client_ls(*, subscriptions: bool = False, url: Url = None, json: Json = Fals
     rows = [[each[key] for key, _ in columns] for each in found]
     print_table([heading for _, heading in columns], rows)
     return 0
+
+
+@client_app.command
+def disconnect(
+    name: str | None = None,
+    /,
+    *,
+    pattern: Annotated[
+        str | None,
+        Parameter(help="Regular expression, instead of NAME. It must match the whole client name."),
+    ] = None,
+    url: Url = None,
+) -> int:
+    """End connections of clients, and show how many.
+
+    The clients connect again.
+    The command needs the rights monitor and admin on /quire/clients.
+    Exit code 1: no connection has the name.
+
+    For example:
+      quire client disconnect orders-worker
+      quire client disconnect 17
+      quire client disconnect --pattern 'batch-.*'
+
+    Parameters
+    ----------
+    name
+        Client name, or the number of a connection.
+    """
+    if (name is None) == (pattern is None):
+        raise ConfigError("name a client, or use --pattern", key="NAME")
+    try:
+        wanted = re.compile(re.escape(name) if pattern is None and name is not None else pattern or "")
+    except re.error as error:
+        raise ConfigError(f"no regular expression: {error}", key="--pattern") from None
+    with connect(url) as client:
+        found = [
+            each["connection"]
+            for each in client._clients()
+            if each["client_name"] != client.name
+            and (wanted.fullmatch(each["client_name"]) or str(each["connection"]) == name)
+        ]
+        count = sum(client._disconnect(connection) for connection in found)
+    say(f"disconnected: {count}")
+    return 0 if count else 1
 
 
 def _with_texts(subscription: dict[str, Any]) -> dict[str, Any]:

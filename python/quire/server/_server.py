@@ -207,6 +207,8 @@ class Server:
                 self._urls[name] = f"{'quire' if tls is None else 'quires'}://{url.partition('://')[2]}"
             logons.replace(guards, None if asker is None else asker[0])
             logons.forget_results()
+            if self._administration is not None:
+                self._administration.forget_users()
             # The connections have ended before the answer.
             self._turn()
 
@@ -279,16 +281,20 @@ class Server:
         """
         if self._process != os.getpid():
             return
-        self._stop_requested = True
-        loop, stop = self._loop, self._stop
-        if loop is not None and stop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed already
-                loop.call_soon_threadsafe(stop.set)
+        self._request_stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
             if self._failure is not None and self._started.is_set():
                 failure, self._failure = self._failure, None
                 raise failure
+
+    def _request_stop(self) -> None:
+        """Lets the server stop, and returns at once. Any thread may call it."""
+        self._stop_requested = True
+        loop, stop = self._loop, self._stop
+        if loop is not None and stop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed already
+                loop.call_soon_threadsafe(stop.set)
 
     def __enter__(self) -> Self:
         return self.start()

@@ -1,0 +1,175 @@
+"""Administrative requests: the paths below `/quire/administrator` that take a POST."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from quire._errors import ConfigError, QuireError
+from quire.admin import _nodes
+from quire.admin._app import AdminApp
+from quire.admin._errors import HTTPError, bad_value
+
+if TYPE_CHECKING:
+    from quire.server._server import Server
+
+_log = logging.getLogger("quire.server")
+
+_LINKS: Final = ("downgrade", "upgrade", "pause", "resume")
+_FILES: Final = ("archive", "compress", "remove")
+
+#: Carries out a request: the id in its path, and the members of its body. Returns the answer.
+Act = Callable[[str, Mapping[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Action:
+    """A request that may be posted."""
+
+    #: The parts of the path; `None`: any id.
+    path: tuple[str | None, ...]
+    #: The resource on which the right `admin` is needed.
+    resource: str
+    #: The members that the body may have.
+    members: tuple[str, ...]
+    act: Act
+
+    def id_in(self, parts: list[str]) -> str | None:
+        """The id in a path, or an empty text when it has none; `None`: it is the path of another request."""
+        if len(parts) != len(self.path):
+            return None
+        if any(part is not None and part != given for part, given in zip(self.path, parts, strict=True)):
+            return None
+        return next((given for part, given in zip(self.path, parts, strict=True) if part is None), "")
+
+
+class Requests:
+    """Carries out administrative requests. A GET lists them."""
+
+    def __init__(self, app: AdminApp, server: Server) -> None:
+        self._app = app
+        self._server = server
+        links = [
+            Action(("replication", None, name), "/quire/replication", (), self._link(name)) for name in _LINKS
+        ]
+        files = [
+            Action(("journal", name), "/quire/journal", ("age", "size_max"), self._files(name))
+            for name in _FILES
+        ]
+        self._actions = [
+            Action(("clients", None, "disconnect"), "/quire/clients", (), self._disconnect),
+            *links,
+            *files,
+            Action(("diagnostics", "stacks"), "/quire/server", (), self._stacks),
+            Action(("shutdown",), "/quire/server", ("confirm",), self._shutdown),
+        ]
+        for path in ("/quire/administrator", "/quire/administrator.json", "/quire/administrator/{path:path}"):
+            app.add_route(path, self._list, is_first=True)
+        app.add_route("/quire/administrator/{path:path}", self._post, methods=["POST"], is_first=True)
+
+    async def _list(self, request: Request) -> Response:
+        self._app.require(request, "monitor", "/quire/server")
+        parts, _ = self._parts(request)
+        found = [action for action in self._actions if _begins(action, parts)]
+        if not found:
+            raise _nodes.not_found("/".join(["administrator", *parts]))
+        return JSONResponse(
+            [
+                {
+                    "path": "/quire/administrator/" + "/".join(part or "{id}" for part in action.path),
+                    "members": list(action.members),
+                    "right": f"admin on {action.resource}",
+                }
+                for action in found
+            ]
+        )
+
+    async def _post(self, request: Request) -> Response:
+        parts, _ = self._parts(request)
+        for action in self._actions:
+            if (id := action.id_in(parts)) is not None:
+                break
+        else:
+            raise _nodes.not_found("/".join(["administrator", *parts]))
+        self._app.require(request, "admin", action.resource)
+        members = await _members(request, action)
+        loop = asyncio.get_running_loop()
+        try:
+            return JSONResponse(await loop.run_in_executor(None, action.act, id, members))
+        except ConfigError as error:
+            raise bad_value(str(error)) from None
+        except QuireError as error:
+            raise HTTPError(409, error.code, str(error)) from None
+
+    def _parts(self, request: Request) -> tuple[list[str], str | None]:
+        raw_path = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1")
+        return _nodes.split(raw_path.removeprefix("/quire/administrator"))
+
+    def _disconnect(self, id: str, members: Mapping[str, Any]) -> dict[str, Any]:
+        engine = self._server._running_engine
+        if not id.isascii() or not id.isdigit() or not engine.disconnect(int(id)):
+            raise HTTPError(404, "not_found", f"no connection has the number {id!r}")
+        return {"disconnected": 1}
+
+    def _link(self, action: str) -> Act:
+        def act(id: str, members: Mapping[str, Any]) -> dict[str, Any]:
+            known = {each["name"] for each in self._server.replication.stats()["destinations"]}
+            if id not in known:
+                raise HTTPError(404, "not_found", f"no destination has the name {id!r}")
+            getattr(self._server.replication, action)(id)
+            return {"destination": id, "action": action}
+
+        return act
+
+    def _files(self, action: str) -> Act:
+        def act(id: str, members: Mapping[str, Any]) -> dict[str, Any]:
+            which = {name: value for name, value in members.items() if value is not None}
+            if len(which) != 1:
+                raise bad_value("the body needs either age or size_max")
+            taken = getattr(self._server.journal, action)(**which)
+            return {"files": [{"path": str(each.path), "state": each.state} for each in taken]}
+
+        return act
+
+    def _stacks(self, id: str, members: Mapping[str, Any]) -> dict[str, Any]:
+        frames = sys._current_frames()
+        for thread, frame in frames.items():
+            _log.info("stack of thread %d:\n%s", thread, "".join(traceback.format_stack(frame)))
+        return {"threads": len(frames)}
+
+    def _shutdown(self, id: str, members: Mapping[str, Any]) -> dict[str, Any]:
+        name = self._server.config.name
+        if members.get("confirm") != name:
+            raise bad_value(f"confirm: expected the name of the instance, {name!r}")
+        self._server._request_stop()
+        return {"state": "stopping"}
+
+
+def _begins(action: Action, parts: list[str]) -> bool:
+    return len(parts) <= len(action.path) and all(
+        part is None or part == given for part, given in zip(action.path, parts, strict=False)
+    )
+
+
+async def _members(request: Request, action: Action) -> dict[str, Any]:
+    """The members of the body of a request."""
+    body = await request.body()
+    try:
+        members = json.loads(body or b"{}")
+    except ValueError:
+        raise bad_value("the body is not JSON") from None
+    if not isinstance(members, dict):
+        raise bad_value("the body is not an object")
+    if unknown := sorted(members.keys() - set(action.members)):
+        known = ", ".join(action.members) or "no members"
+        raise bad_value(f"the body has an unknown member {unknown[0]!r}", f"the request takes {known}")
+    return members
