@@ -430,3 +430,38 @@ def test_a_connection_whose_reload_changes_its_user_gets_the_answer(
         file.write_text(file.read_text().replace("users.toml", "others.toml"))
         assert run(reload) == 0
         assert capsys.readouterr().out == "reloaded: authentication\n"
+
+
+def test_a_server_explains_a_decision_to_a_user_with_the_right(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [
+        {**DESK, "filter": "/desk = 'FX'"},
+        {"user": "bob", "topic": "/quire/access", "allow": "monitor"},
+    ]
+    monkeypatch.setenv("QUIRE_PASSWORD", "correct horse")
+    with quire.testing.server(tmp_path / "data", users=USERS, entitlement=entries) as server:
+        check = ["entitlement", "check", "--url", server.url, "--user", "bob"]
+        with quire.Client(server.url, **server.options("anna")):
+            # The groups of anna are those of its connection.
+            assert run([*check, "anna", "read", "orders/eu", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == {
+            "allowed": True,
+            "entry": 1,
+            "filter": "/desk = 'FX'",
+            "select": None,
+            "groups": ["desk"],
+            "steps": [{"entry": 1, "reason": 'it allows "read"'}],
+        }
+        assert run([*check, "carl", "read", "orders"]) == 1
+        assert "refused: no entry applies" in capsys.readouterr().out
+        assert run([*check, "carl", "read", "orders", "--group", "desk"]) == 0
+        assert run([*check, "carl", "fly", "orders"]) == 2
+        assert "expected one of read, replay" in capsys.readouterr().err
+        assert run([*check, "carl", "read", "orders", "--config", "quire.toml"]) == 2
+        assert "use --config or --url" in capsys.readouterr().err
+        check[-1] = "anna"
+        assert run([*check, "anna", "read", "orders"]) == 2
+        told = capsys.readouterr()
+        assert 'the user may not monitor "/quire/access"' in told.err
+        assert told.out == ""

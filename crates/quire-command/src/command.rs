@@ -94,6 +94,11 @@ pub enum Subject<'a> {
         /// What is asked (docs/protocol.md, *Comparison of logs*).
         question: &'a [u8],
     },
+    /// The entitlements: which of them decides about a request.
+    Access {
+        /// What is asked (docs/protocol.md, *inspect*).
+        question: &'a [u8],
+    },
 }
 
 /// The identity of the client, and its options for the connection.

@@ -12,12 +12,14 @@ use rustc_hash::FxBuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::admin::{AdminCommand, Requester};
+use super::admin::{AccessQuestion, AdminCommand, Requester};
 use super::context::Context;
 use super::reply::Refused;
 use crate::config::AccessRules;
 use crate::config::queues::QueueSettings;
-use crate::entitlement::{ANONYMOUS, Denied, Entitlements, Grant, Nameable, Resource, Right, Rights};
+use crate::entitlement::{
+    ANONYMOUS, Denied, Entitlements, Explanation, Grant, Nameable, Resource, Right, Rights,
+};
 use crate::io::Event;
 use crate::session::{Phase, Session, SessionId};
 use crate::subscription::{Range, ServedBy};
@@ -163,6 +165,9 @@ impl Context {
             // The answer tells about every message of the log.
             Command::Inspect { subject: Subject::Messages { .. }, .. } | Command::Replicate { .. } => {
                 of_resource(Admin, Resource::Replication)
+            }
+            Command::Inspect { subject: Subject::Access { .. }, .. } => {
+                of_resource(Monitor, Resource::Access)
             }
             Command::Maintain(_) => of_resource(Admin, Resource::Journal),
             Command::Reload { .. } => of_resource(Admin, Resource::Access),
@@ -316,6 +321,31 @@ impl Context {
     /// Whether the requester has any right on a topic.
     pub fn knows(&self, by: &Requester, topic: &str) -> bool {
         self.rights_of(by).is_none_or(|rights| rights.knows(topic))
+    }
+
+    /// Returns which entry decides about a request, and why. `question`: the JSON of an
+    /// [`AccessQuestion`].
+    ///
+    /// # Errors
+    /// The question is not one.
+    pub fn explain_access(&self, question: &[u8]) -> Result<Explanation, String> {
+        let asked: AccessQuestion = serde_json::from_slice(question)
+            .map_err(|error| format!("the question cannot be read: {error}"))?;
+        let Some(right) = Right::of_name(&asked.right) else {
+            return Err(format!("right: expected one of {}", Right::ALL.map(Right::name).join(", ")));
+        };
+        let groups = asked.groups.unwrap_or_else(|| self.groups_of(&asked.user));
+        Ok(match &self.clients.access.entitlements {
+            Some(entitlements) => entitlements.explain(&asked.user, &groups, right, &asked.topic),
+            None => Explanation::without_entries(&groups),
+        })
+    }
+
+    /// The groups of the newest connection of a user.
+    fn groups_of(&self, user: &str) -> Vec<Box<str>> {
+        let sessions = self.clients.sessions.all.values();
+        let own = sessions.filter(|session| session.client_facts().user.as_deref() == Some(user));
+        own.max_by_key(|session| session.connection.0).map_or(Vec::new(), |session| session.groups.to_vec())
     }
 
     fn rights_of(&self, by: &Requester) -> Option<&Rights> {

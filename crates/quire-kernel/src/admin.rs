@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use quire_journal::SegmentInfo;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::context::Context;
@@ -16,8 +16,23 @@ use super::stats::{
 };
 use super::{Access, ConnectionId, Output};
 use crate::config::queues::{QueueChanges, QueueSettings};
+use crate::entitlement::Explanation;
 use crate::session::{Phase, SessionId};
 use quire_command::{Ack, AckKind, Code, LinkAction, Maintain, Reply, Subject};
+
+/// A request whose decision is explained.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AccessQuestion {
+    /// The name of the user.
+    pub user: String,
+    /// The groups of the user. `None`: those of the connection of the user that logged on last.
+    pub groups: Option<Vec<Box<str>>>,
+    /// The name of the right.
+    pub right: String,
+    /// The topic, queue or resource.
+    pub topic: String,
+}
 
 /// An administrative command.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,6 +75,9 @@ pub enum AdminCommand {
     /// A question about the messages of the log, as bytes (`quire_link::summary`). The reply is
     /// [`AdminReply::Messages`].
     Messages(Vec<u8>),
+    /// Which entitlement decides about a request, as the JSON of [`AccessQuestion`]. The reply is
+    /// [`AdminReply::Access`].
+    Access(Vec<u8>),
     /// Changes the link to a destination. The reply is [`AdminReply::Replication`].
     Link {
         /// The destination.
@@ -139,6 +157,8 @@ pub enum AdminReply {
     /// The answer to a question about the messages of the log, as bytes (`quire_link::summary`) in
     /// hexadecimal digits.
     Messages(String),
+    /// The entitlement that decides.
+    Access(Box<Explanation>),
     /// The command was not carried out.
     Refused {
         /// Why, for programs.
@@ -206,6 +226,7 @@ impl From<Subject<'_>> for AdminCommand {
             Subject::Topics { after } => AdminCommand::Topics(after.to_owned()),
             Subject::Replication => AdminCommand::Replication,
             Subject::Messages { question } => AdminCommand::Messages(question.to_owned()),
+            Subject::Access { question } => AdminCommand::Access(question.to_owned()),
         }
     }
 }
@@ -272,6 +293,7 @@ impl Context {
             AdminReply::Disconnected { count } => json!({ "disconnected": count }).to_string(),
             AdminReply::Reloaded { keys } => json!({ "reloaded": keys }).to_string(),
             AdminReply::Replication(replication) => json!({ "replication": replication }).to_string(),
+            AdminReply::Access(explanation) => json!({ "access": explanation }).to_string(),
             AdminReply::Messages(answer) => json!({ "messages": answer }).to_string(),
             AdminReply::Clients(page) => json_of_page("clients", &page),
             AdminReply::Subscriptions(page) => json_of_page("subscriptions", &page),

@@ -545,6 +545,13 @@ impl Client {
         number_of(py, self.handle.client().inspect(Subject::Messages { question }))
     }
 
+    /// Asks the server which entitlement decides about a request. `question` is JSON. Returns the
+    /// command.
+    fn inspect_access(&self, py: Python<'_>, question: &str) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        number_of(py, self.handle.client().inspect(Subject::Access { question: question.as_bytes() }))
+    }
+
     /// Downgrades, upgrades, pauses or resumes the link of the server to a destination. Returns the
     /// command.
     fn replicate(&self, py: Python<'_>, destination: &str, action: &str) -> PyResult<u32> {

@@ -418,6 +418,10 @@ fn encode_inspect(out: &mut Vec<u8>, command: u32, subject: &Subject<'_>) {
                 put_field(out, 3, &[MESSAGES]);
                 put_field(out, 7, question);
             }
+            Subject::Access { question } => {
+                put_field(out, 3, &[ACCESS]);
+                put_field(out, 7, question);
+            }
             Subject::Subscriptions { after_connection, after_subscription } => {
                 put_field(out, 3, &[SUBSCRIPTIONS]);
                 put_field(out, 4, &after_connection.to_le_bytes());
@@ -490,6 +494,7 @@ fn decode_inspect(body: &[u8]) -> Result<Command<'_>, WireError> {
             Subject::Subscriptions { after_connection, after_subscription }
         }
         (MESSAGES, None, None, None, Some(question)) => Subject::Messages { question },
+        (ACCESS, None, None, None, Some(question)) => Subject::Access { question },
         _ => return Err(fields.bad("subject")),
     };
     Ok(Command::Inspect { command, subject })
@@ -502,6 +507,7 @@ const TOPICS: u8 = 3;
 const REPLICATION: u8 = 4;
 const SUBSCRIPTIONS: u8 = 5;
 const MESSAGES: u8 = 6;
+const ACCESS: u8 = 7;
 
 const LINK_ACTIONS: [LinkAction; 4] =
     [LinkAction::Downgrade, LinkAction::Upgrade, LinkAction::Pause, LinkAction::Resume];

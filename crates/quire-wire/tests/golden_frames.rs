@@ -294,6 +294,7 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
         ("inspect.topics", Command::Inspect { command: 1, subject: Subject::Topics { after: "orders" } }),
         ("inspect.replication", Command::Inspect { command: 1, subject: Subject::Replication }),
         ("inspect.messages", Command::Inspect { command: 1, subject: Subject::Messages { question: &[1] } }),
+        ("inspect.access", Command::Inspect { command: 1, subject: Subject::Access { question: &[1] } }),
         (
             "inspect.subscriptions",
             Command::Inspect {

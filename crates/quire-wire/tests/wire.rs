@@ -236,7 +236,7 @@ proptest! {
                 client_round_trip(&Command::Replicate { command, destination: &topic, action });
             }
         }
-        for subject in [Subject::Server, Subject::Replication, Subject::Clients { after: subscription.into() }, Subject::Topics { after: &topic }, Subject::Messages { question: topic.as_bytes() }] {
+        for subject in [Subject::Server, Subject::Replication, Subject::Clients { after: subscription.into() }, Subject::Topics { after: &topic }, Subject::Messages { question: topic.as_bytes() }, Subject::Access { question: topic.as_bytes() }] {
             client_round_trip(&Command::Inspect { command, subject });
         }
         for action in [

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -774,6 +774,14 @@ class ClientBase(Generic[S]):
         told = await self._told(core, core.reload(), None, "reload")
         keys: list[str] = told["reloaded"]
         return keys
+
+    async def _explain_access(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Asks which entry of the server decides about a request."""
+        core = await self._ready()
+        command = core.inspect_access(json.dumps(question))
+        told = await self._told(core, command, None, "explaining a decision")
+        explained: dict[str, Any] = told["access"]
+        return explained
 
     async def _inspect(
         self,

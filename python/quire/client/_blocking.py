@@ -834,6 +834,10 @@ class Client(ClientBase[Subscription]):
         """Makes the server read its configuration again, and returns the keys that have changed."""
         return finish(self._reload_server())
 
+    def _explain(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns which entry of the server decides about a request: the JSON of `quire entitlement check`."""
+        return finish(self._explain_access(question))
+
     def _clients(self) -> list[dict[str, Any]]:
         """Returns the connections of the server, the oldest first."""
         return finish(self._all_clients())

@@ -304,6 +304,10 @@ impl Broker {
             AdminCommand::Clients(after) => AdminReply::Clients(self.connections_after(after)),
             AdminCommand::Replication => AdminReply::Replication(Box::new(self.links.stats(&self.cx))),
             AdminCommand::Disconnect(connection) => self.disconnect_client(ConnectionId(connection)),
+            AdminCommand::Access(question) => match self.cx.explain_access(&question) {
+                Ok(explanation) => AdminReply::Access(Box::new(explanation)),
+                Err(reason) => AdminReply::refused(Code::BadOption, reason),
+            },
             AdminCommand::Messages(question) => return self.links.answer(&mut self.cx, by, &question),
             AdminCommand::Link { destination, action } => {
                 match self.links.act(&mut self.cx, &destination, action) {

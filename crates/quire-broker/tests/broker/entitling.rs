@@ -101,6 +101,7 @@ fn kind(command: &Command<'_>) -> &'static str {
         Command::Inspect { subject: Subject::Topics { .. }, .. } => "inspect topics",
         Command::Inspect { subject: Subject::Replication, .. } => "inspect replication",
         Command::Inspect { subject: Subject::Messages { .. }, .. } => "inspect messages",
+        Command::Inspect { subject: Subject::Access { .. }, .. } => "inspect access",
         Command::DefineQueue { action: DefineQueue::Create { .. }, .. } => "create queue",
         Command::DefineQueue { action: DefineQueue::Alter { .. }, .. } => "alter queue",
         Command::DefineQueue { action: DefineQueue::Drop { .. }, .. } => "drop queue",
@@ -133,6 +134,7 @@ const KINDS: [&str; 28] = [
     "inspect topics",
     "inspect replication",
     "inspect messages",
+    "inspect access",
     "create queue",
     "alter queue",
     "drop queue",
@@ -231,6 +233,7 @@ fn for_each_administrative_line(
     each(&inspect(subscriptions), &[(monitor, "/quire/clients")]);
     each(&inspect(Subject::Replication), &[(monitor, "/quire/replication")]);
     each(&inspect(Subject::Messages { question: b"" }), &[(admin, "/quire/replication")]);
+    each(&inspect(Subject::Access { question: b"" }), &[(monitor, "/quire/access")]);
     let replicate = Command::Replicate { command, destination: "east", action: LinkAction::Pause };
     each(&replicate, &[(admin, "/quire/replication")]);
     each(&Command::Reload { command }, &[(admin, "/quire/access")]);
