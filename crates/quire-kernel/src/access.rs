@@ -380,7 +380,7 @@ impl Context {
             let Some(rights) = self.rights_at_logon(id, user) else { continue };
             let is_same = session.rights.as_ref().is_some_and(|known| known.has_same_entries(&rights));
             if !is_same {
-                self.end(id, Code::EntitlementReset, "the rights of the user were changed");
+                self.reset(id, "the rights of the user were changed");
             }
         }
     }
@@ -403,7 +403,17 @@ impl Context {
         let ending: Vec<_> =
             sessions.iter().filter(|(_, session)| is_changed(session)).map(|(id, _)| id).collect();
         for id in ending {
-            self.end(id, Code::EntitlementReset, "the authentication of the server was changed");
+            self.reset(id, "the authentication of the server was changed");
+        }
+    }
+
+    /// Ends a session whose user has changed. Messages that wait for the connection were decided by
+    /// the old rights, so they are dropped.
+    pub fn reset(&mut self, id: SessionId, reason: &str) {
+        let session = self.session(id);
+        if session.phase != Phase::Closed {
+            session.outbox.drop_frames();
+            self.end(id, Code::EntitlementReset, reason);
         }
     }
 

@@ -257,6 +257,16 @@ pub enum Event {
         /// The queue, or the resource.
         resource: String,
     },
+    /// The server has ended the connection of a user.
+    #[error("audit: logoff {}", Pairs(&[("user", .user), ("client", .client), ("reason", .reason)]))]
+    LoggedOff {
+        /// The user.
+        user: String,
+        /// The name of the client.
+        client: String,
+        /// Why.
+        reason: String,
+    },
     /// Further commands of a user were refused since the first of these lines.
     #[error("audit: refused {} {count} more times", Pairs(&[("user", .user), ("right", .right.name())]))]
     MoreRefused {
@@ -806,6 +816,7 @@ impl Event {
             | Event::LinkWaitedFor { is_waited_for: true, .. }
             | Event::LinkPaused { .. }
             | Event::Administered { .. }
+            | Event::LoggedOff { .. }
             | Event::ShuttingDown => Level::Info,
             Event::Ended { code: Code::ShuttingDown, .. } => Level::Info,
             Event::Ended { .. }

@@ -200,7 +200,20 @@ impl Context {
         self.clients.sessions.unfinished_size -= unfinished_size;
         self.clients.counters.note_end(counted_as);
         self.note(event);
+        self.note_logoff(id, reason);
         self.close_session(id);
+    }
+
+    /// Logs the end of the connection of a user whose logon was checked.
+    fn note_logoff(&mut self, id: SessionId, reason: &str) {
+        let is_checked = self.transport_of(id).authenticates;
+        let session = &self.clients.sessions.all[id];
+        if let Some(user) =
+            session.client_facts().user.filter(|_| is_checked && session.access == Access::Client)
+        {
+            let client = session.client_name().unwrap_or_default();
+            self.note(Event::LoggedOff { user, client, reason: reason.to_owned() });
+        }
     }
 
     /// Stops the input and the output of a session. Its subscriptions and its name remain until

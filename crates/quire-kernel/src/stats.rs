@@ -73,6 +73,8 @@ pub struct ConnectionStats {
     pub client_name: String,
     /// Its user, if the client named one.
     pub user: Option<String>,
+    /// Whether it is encrypted.
+    pub tls: bool,
     /// Commands that its rights did not allow: `read`, `replay` or `query` was missing.
     #[serde(rename = "denied_reads")]
     pub denied_read_count: u64,

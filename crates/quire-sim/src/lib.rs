@@ -9,6 +9,7 @@ mod disk;
 mod history;
 mod network;
 mod random;
+pub mod rights;
 pub mod world;
 
 pub use disk::{Faults, SimulatedDisk};

@@ -1,19 +1,20 @@
 //! Plays many histories: `quire-sim [--seeds COUNT] [--first SEED] [--only
-//! journals|worlds|instances]`. Ends with 1 at the first that goes wrong, and names its seed. Each
-//! processor plays other seeds. Without `--only`, every second seed has a world of several
-//! instances, to keep the time of `make sim` short.
+//! journals|worlds|instances|rights]`. Ends with 1 at the first that goes wrong, and names its
+//! seed. Each processor plays other seeds. Without `--only`, every second seed has a world of
+//! several instances, to keep the time of `make sim` short.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use quire_sim::world::{Played, Size, play};
-use quire_sim::{Outcome, run};
+use quire_sim::{Outcome, rights, run};
 
-const USAGE: &str = "usage: quire-sim [--seeds COUNT] [--first SEED] [--only journals|worlds|instances]";
+const USAGE: &str =
+    "usage: quire-sim [--seeds COUNT] [--first SEED] [--only journals|worlds|instances|rights]";
 
 /// The kinds of histories, by their names on the command line.
-const KINDS: [&str; 3] = ["journals", "worlds", "instances"];
+const KINDS: [&str; 4] = ["journals", "worlds", "instances", "rights"];
 
 fn main() -> ExitCode {
     let (mut first, mut count) = (0, 100);
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
     }
     let mut sum = Sum::default();
     results.iter().for_each(|(part, _)| sum.add(part));
-    let Sum { journals, worlds, clusters, cluster_count } = sum;
+    let Sum { journals, worlds, clusters, cluster_count, rights } = sum;
     if plays.kind(KINDS[0]) {
         println!("{count} journals: {journals}; nothing acknowledged was lost");
     }
@@ -72,6 +73,11 @@ fn main() -> ExitCode {
         println!(
             "{cluster_count} worlds of several instances: {}; no counted copy was lost, nothing doubled, all instances agree",
             clusters.summary(Size::Several)
+        );
+    }
+    if plays.kind(KINDS[3]) {
+        println!(
+            "{count} worlds with rights that change: {rights}; nothing was shown or withheld against them"
         );
     }
     ExitCode::SUCCESS
@@ -95,6 +101,7 @@ struct Sum {
     worlds: Played,
     clusters: Played,
     cluster_count: u64,
+    rights: rights::Played,
 }
 
 impl Sum {
@@ -113,6 +120,9 @@ impl Sum {
             self.cluster_count += 1;
             self.clusters.add(&play(seed, Size::Several, None)?);
         }
+        if plays.kind(KINDS[3]) {
+            self.rights.add(&rights::play(seed, None)?);
+        }
         Ok(())
     }
 
@@ -121,5 +131,6 @@ impl Sum {
         self.worlds.add(&other.worlds);
         self.clusters.add(&other.clusters);
         self.cluster_count += other.cluster_count;
+        self.rights.add(&other.rights);
     }
 }

@@ -825,6 +825,7 @@ class Config(Model):
                         "max_client_backlog": transport.max_client_backlog,
                         "logon_timeout_ns": round(transport.logon_timeout * 1e9),
                         "authenticates": self.authentication_of(transport).method != "none",
+                        "tls": transport.tls is not None,
                     }
                     for transport in self.transport
                 ]

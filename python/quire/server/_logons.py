@@ -38,7 +38,6 @@ class _LoggedOn:
 
     guard: Guard
     identity: Identity
-    client: str
     #: It ends the connection when its token expires.
     timer: asyncio.TimerHandle | None = None
 
@@ -176,7 +175,7 @@ class Logons:
             ),
         )
         if isinstance(result, Identity):
-            self._users[number] = logged_on = _LoggedOn(guard, result, given.client)
+            self._users[number] = logged_on = _LoggedOn(guard, result)
             # Names have no control characters.
             names = [result.user, *result.groups]
             self._event(Engine.AUTHENTICATED, number, "\n".join(names).encode())
@@ -210,8 +209,6 @@ class Logons:
 
     def _reset(self, number: int, logged_on: _LoggedOn, reason: str) -> None:
         del self._users[number]
-        user = logged_on.identity.user
-        _log.info("audit: logoff %s", pairs(user=user, client=logged_on.client, reason=reason))
         self._event(Engine.RESET, number, reason.encode())
 
     def _changed(self, guard: Guard, changed: Future[Checker]) -> None:

@@ -187,7 +187,7 @@ impl Broker {
             Input::Reloaded { connection, command, result } => self.reloaded(connection, command, result),
             Input::Reset { connection, reason } => {
                 if let Some(id) = self.cx.session_of(connection) {
-                    self.cx.end(id, Code::EntitlementReset, reason);
+                    self.cx.reset(id, reason);
                 }
             }
             Input::ReadDone(done) => self.job_done(done),
@@ -374,6 +374,8 @@ impl Broker {
             user: session.client_facts().user,
             denied_read_count: session.denied_read_count,
             denied_write_count: session.denied_write_count,
+            tls: self.cx.config.transports[session.transport.0 as usize].tls
+                && session.access == Access::Client,
             sequence: publisher.map_or(0, |publisher| publisher.highest()),
             sequence_jump_count: publisher.map_or(0, |publisher| publisher.jump_count()),
             subscription_count: session.subscriptions.len(),

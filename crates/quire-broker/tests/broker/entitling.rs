@@ -463,6 +463,40 @@ fn a_connection_without_authentication_has_the_rights_of_anonymous() {
     assert_eq!(other, [refused(Code::NotEntitled, 8, 8)]);
 }
 
+/// The simulation found that a connection which does not accept bytes got them later.
+#[test]
+fn messages_that_wait_for_a_connection_are_dropped_when_its_rights_end() {
+    let anna = |allow: &[Right]| EntrySettings { user: vec!["anna".into()], ..entry(allow, "orders") };
+    let mut pair = start(vec![anna(&[Right::Read])]);
+    let options = quire_expression::filter::FilterOptions::default();
+    let other = quire_broker::Entitlements::compile(&[anna(&[Right::Write])], &options).unwrap().unwrap();
+    let now = pair.now();
+    for client in [2, 3] {
+        log_on_as(&mut pair, client, "anna", "");
+        pair.subscribe(client, &subscribe(NUMBER, "orders"));
+        pair.turn();
+        pair.take(client);
+        pair.set_writable(client, false);
+    }
+    pair.publish(1, 9, "orders", &format!(r#"{{"text":"{}"}}"#, "x".repeat(100_000)));
+    pair.publish(1, 10, "orders", r#"{"a":1}"#);
+    pair.turn();
+    pair.broker.handle(now, Input::Entitle(other));
+    pair.broker.handle(now, Input::Reset { connection: ConnectionId(3), reason: "the token has expired" });
+    pair.turn();
+    for client in [2, 3] {
+        assert_eq!(pair.take(client), [Said::Error(Code::EntitlementReset), Said::Closed]);
+    }
+    let lines = pair.log.iter().map(ToString::to_string).filter(|line| line.starts_with("audit: logoff"));
+    assert_eq!(
+        lines.collect::<Vec<_>>(),
+        [
+            r#"audit: logoff user="anna" client="client-2" reason="the rights of the user were changed""#,
+            r#"audit: logoff user="anna" client="client-3" reason="the token has expired""#,
+        ]
+    );
+}
+
 #[test]
 fn other_entitlements_end_only_the_connections_with_other_entries() {
     let of = |user: &str, allow: &[Right], topic: &str| EntrySettings {

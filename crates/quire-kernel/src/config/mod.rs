@@ -224,6 +224,8 @@ pub struct TransportConfig {
     pub logon_timeout_ns: u64,
     /// The driver checks the password of each logon, except those of administrators.
     pub authenticates: bool,
+    /// Its connections are encrypted, for the figures.
+    pub tls: bool,
 }
 
 /// The limits on all connections together, and on the log (docs/protocol.md section 6).
@@ -738,6 +740,7 @@ impl Default for TransportConfig {
             max_client_backlog: 64 << 20,
             logon_timeout_ns: 5_000_000_000,
             authenticates: false,
+            tls: false,
         }
     }
 }

@@ -301,6 +301,19 @@ impl Outbox {
         self.last = buffer;
     }
 
+    /// Drops the frames that wait, except for the rest of a frame whose begin was taken.
+    pub fn drop_frames(&mut self) {
+        let rest = self.full.pop_front().filter(|chunk| matches!(chunk.bytes, Bytes::Shared(_)));
+        *self = Outbox::new(self.encoder);
+        if let Some(chunk) = rest {
+            let size = chunk.bytes.size();
+            self.full_size = size;
+            self.full_replayed_size = chunk.replayed_size;
+            self.shared_size = if chunk.replayed_size == 0 { size } else { 0 };
+            self.full.push_back(chunk);
+        }
+    }
+
     /// Drops the buffered output. It is never sent.
     pub fn clear(&mut self) {
         *self = Outbox::new(self.encoder);
@@ -333,6 +346,26 @@ mod tests {
         assert_eq!(take_size(&mut outbox), Some(20));
         assert_eq!(take_size(&mut outbox), Some(CHUNK_SIZE));
         assert_eq!((take_size(&mut outbox), outbox.size(), outbox.backlog_size()), (None, 0, 0));
+    }
+
+    #[test]
+    fn frames_that_wait_are_dropped_except_for_the_rest_of_one() {
+        let waiting_size = Arc::default();
+        let data = [3; 100];
+        let message = Message { data: &data, ..Message::default() };
+        let shared = SharedData::new(&data, &waiting_size);
+        let mut outbox = Outbox::new(Encoder::Quire);
+        outbox.put_message(&message, Some(&shared));
+        let head_size = take_size(&mut outbox).unwrap();
+        outbox.put_message(&message, Some(&shared));
+        outbox.drop_frames();
+        assert_eq!((outbox.size(), outbox.backlog_size(), outbox.own_backlog_size()), (100, 100, 0));
+        assert_eq!((take_size(&mut outbox), take_size(&mut outbox)), (Some(100), None));
+        // The begin of the next one was not taken.
+        outbox.put_message(&message, Some(&shared));
+        assert_eq!(outbox.size(), head_size + 100);
+        outbox.drop_frames();
+        assert_eq!((outbox.size(), outbox.backlog_size(), take_size(&mut outbox)), (0, 0, None));
     }
 
     #[test]
