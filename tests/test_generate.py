@@ -194,6 +194,60 @@ def test_an_archive_inside_of_the_state_directory_needs_no_user(
     assert "ReadWritePaths" not in service
 
 
+TLS_AND_USERS = """
+[[transport]]
+address = "0.0.0.0:9007"
+tls = { certificate = "server.pem", private_key = "/keys/server.key" }
+[authentication]
+method = "users"
+users_file = "users.toml"
+"""
+
+
+@pytest.fixture
+def secured(build_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configuration of a server with TLS and users."""
+    # The files are those of the machine that runs the server.
+    monkeypatch.setattr("quire.config.Config.check", lambda _: [])
+    config = build_directory / "quire.toml"
+    config.write_text(TLS_AND_USERS)
+    return config
+
+
+def test_the_unit_of_a_server_with_tls_and_users_has_a_user_that_reads_their_files(
+    capsys: pytest.CaptureFixture[str], secured: Path
+) -> None:
+    text = generate(capsys, "systemd", "--config", str(secured))
+    service = unit_of(text)["Service"]
+    assert (service["User"], service["StateDirectory"]) == ("quire", "quire")
+    assert "DynamicUser" not in service
+    assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
+    files = f"{secured.parent}/server.pem /keys/server.key {secured.parent}/users.toml"
+    assert f"#   chown quire {files}\n#   chmod 0600 {files}\n" in text
+    secured.write_text(f'data_directory = "/srv/quire"\n{TLS_AND_USERS}')
+    text = generate(capsys, "systemd", "--config", str(secured))
+    assert unit_of(text)["Service"]["ReadWritePaths"] == "/srv/quire"
+    assert f"#   chown quire {files}\n" in text
+
+
+def test_the_image_of_a_server_with_tls_and_users_has_no_secrets(
+    capsys: pytest.CaptureFixture[str], secured: Path
+) -> None:
+    text = generate(capsys, "dockerfile", "--config", "quire.toml")
+    found = instructions(text)
+    # The packages for users are installed.
+    assert '"$(ls /tmp/wheels/*.whl)[auth]"' in found["RUN"][0]
+    assert [line.split()[-1] for line in found["COPY"]] == ["/tmp/wheels/", "/etc/quire/quire.toml"]
+    for source, place in (
+        ("$PWD/server.pem", "/etc/quire/server.pem"),
+        ("/keys/server.key", "/keys/server.key"),
+        ("$PWD/users.toml", "/etc/quire/users.toml"),
+    ):
+        assert f'#   --volume "{source}:{place}:ro"\n' in text
+    secured.write_text("")
+    assert "--volume" not in generate(capsys, "dockerfile", "--config", "quire.toml")
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_accepts_the_unit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     unit = tmp_path / "quire.service"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -115,6 +116,7 @@ def dockerfile(
         raise ConfigError(reason, key="--config")
     settings, options = _settings(config)
     copied = "" if config is None else f"COPY {_word(config, '--config')} {CONFIG_FILE}\n"
+    mounted = "" if config is None else _mounts(settings, config)
     command = ["quire", "serve", *([] if config is None else [str(CONFIG_FILE)])]
     directories = [_word(directory, "--config") for directory in _directories(settings)]
     made = " ".join(shlex.quote(directory) for directory in directories)
@@ -136,7 +138,7 @@ COPY {_word(wheel, "--wheel")} /tmp/wheels/
 RUN pip install --no-cache-dir {_wheel_in_container(settings)} && rm -r /tmp/wheels \\
     && useradd --system --uid 10001 --home-dir {directories[0]} quire \\
     && mkdir -p {made} && chown quire: {made} && chmod 700 {made}
-{copied}USER quire
+{copied}{mounted}USER quire
 WORKDIR {directories[0]}
 VOLUME {_json(directories)}
 {local}EXPOSE {" ".join(f"{address.port}" for address in addresses)}
@@ -152,7 +154,8 @@ CMD {_json(options)}"""
 
 def _wheel_in_container(config: Config) -> str:
     """The wheel as an argument of pip, with what the configuration needs."""
-    return "/tmp/wheels/*.whl" if config.admin is None else '"$(ls /tmp/wheels/*.whl)[admin]"'
+    extras = [name for name, is_needed in (("admin", config.admin is not None), ("auth", config.has_users)) if is_needed]
+    return f'"$(ls /tmp/wheels/*.whl)[{",".join(extras)}]"' if extras else "/tmp/wheels/*.whl"
 
 
 @app.command
@@ -186,6 +189,11 @@ def systemd(*, config: Path | None = None, executable: Path | None = None) -> in
         arguments.append(_quoted(config, "--config"))
     settings, options = _settings(config)
     arguments += options
+    reload = ""
+    if config is not None:
+        reload = (
+            "# `systemctl reload quire` reads the configuration again.\nExecReload=/bin/kill -HUP $MAINPID\n"
+        )
     print(
         f"""\
 [Unit]
@@ -197,8 +205,8 @@ After=network-online.target time-sync.target
 [Service]
 Type=exec
 ExecStart={" ".join(arguments)}
-{_user(_directories(settings))}
-Restart=on-failure
+{_user(_directories(settings), _files(settings))}
+{reload}Restart=on-failure
 RestartSec=1s
 # SIGTERM: the server persists every message that it has accepted, and marks a clean stop.
 KillSignal=SIGTERM
@@ -248,20 +256,71 @@ def _directories(config: Config) -> list[Path]:
     return found
 
 
-def _user(directories: list[Path]) -> str:
-    """The lines of a unit about the user of the service, and the directories that it writes to."""
-    if all(directory.is_relative_to(DATA_DIRECTORY) for directory in directories):
+def _files(config: Config) -> list[Path]:
+    """The files about TLS and users that the server reads."""
+    replication = config.replication
+    tables = [
+        *(transport.tls for transport in config.transport),
+        *(config.authentication_of(transport) for transport in config.transport),
+        replication.tls,
+        *(destination.tls for destination in replication.destination),
+    ]
+    found = [value for table in tables if table is not None for _, value in table if isinstance(value, Path)]
+    return list(dict.fromkeys(found))
+
+
+def _mounts(config: Config, file: Path) -> str:
+    """The lines of a Dockerfile about the files that must not be in an image."""
+    lines = []
+    directory = file.absolute().parent
+    for path in map(Path.absolute, _files(config)):
+        is_beside = path.is_relative_to(directory)
+        place = CONFIG_FILE.parent / path.relative_to(directory) if is_beside else path
+        source = f"$PWD/{os.path.relpath(path)}" if is_beside else str(path)
+        lines.append(f'#   --volume "{_one_line(source, "--config")}:{place}:ro"\n')
+    if not lines:
+        return ""
+    return (
+        "# The files of TLS and users are not in the image, because they have secrets. Mount them. The user 10001\n"
+        "# reads them, and no other user can have access to private keys and to users:\n" + "".join(lines)
+    )
+
+
+def _user(directories: list[Path], files: list[Path]) -> str:
+    """The lines of a unit about the user of the service, and the directories that it writes to. `files`: those that it
+    reads."""
+    is_below = all(directory.is_relative_to(DATA_DIRECTORY) for directory in directories)
+    if is_below and not files:
         return f"""\
 # systemd makes the user and {DATA_DIRECTORY}.
 DynamicUser=yes
 StateDirectory=quire
 StateDirectoryMode=0700"""
+    if is_below:
+        read = " ".join(shlex.quote(_one_line(file, "--config")) for file in files)
+        return f"""\
+# Create the user before the first start, and let it read the files of TLS and users:
+#   useradd --system --shell /usr/sbin/nologin quire
+#   chown quire {read}
+#   chmod 0600 {read}
+User=quire
+Group=quire
+# systemd makes {DATA_DIRECTORY}.
+StateDirectory=quire
+StateDirectoryMode=0700"""
+    let = ""
+    if files:
+        read = " ".join(shlex.quote(_one_line(file, "--config")) for file in files)
+        let = f"""
+# Let the user read the files of TLS and users:
+#   chown quire {read}
+#   chmod 0600 {read}"""
     made = " ".join(shlex.quote(_one_line(directory, "--config")) for directory in directories)
     paths = " ".join(_quoted(directory, "--config", is_command=False) for directory in directories)
     return f"""\
 # Create the user and the directories before the first start:
 #   useradd --system --shell /usr/sbin/nologin quire
-#   install --directory --owner quire --group quire --mode 0700 {made}
+#   install --directory --owner quire --group quire --mode 0700 {made}{let}
 User=quire
 Group=quire
 ReadWritePaths={paths}"""

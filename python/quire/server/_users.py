@@ -90,7 +90,7 @@ class Users:
         return cls(found.values())
 
     def save(self, path: Path) -> None:
-        """Replaces a file at once. Only its owner may read it."""
+        """Replaces a file at once. Only its owner may read it, who stays the same."""
         text = "# Users of a quire server. `quire user add`, `passwd` and `remove` write this file anew.\n"
         for user in self.by_name.values():
             text += f"\n[[user]]\nname = {_toml(user.name)}\n"
@@ -106,6 +106,7 @@ class Users:
             with os.fdopen(number, "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
+                _keep_owner(number, path)
                 os.fsync(number)
             os.replace(name, path)
         except BaseException:
@@ -117,6 +118,13 @@ class Users:
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def _keep_owner(number: int, path: Path) -> None:
+    """Gives a new file the owner of the one that it replaces, as far as the system allows: the server may be this user."""
+    with contextlib.suppress(OSError):
+        replaced = os.stat(path)
+        os.fchown(number, replaced.st_uid, replaced.st_gid)
 
 
 @contextlib.contextmanager
