@@ -1,5 +1,5 @@
 """Strangers attack over the socket while an honest publisher and an honest consumer work: over plain
-connections, and over TLS to a server with users.
+connections, over TLS to a server with users, and as a user with few rights.
 
 These conditions must hold: the honest consumer gets every message once and in order, the stranger
 gets an error and loses its connection, and the server neither ends nor grows. Each attack prints
@@ -8,8 +8,10 @@ its seed when it fails.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import select
+import socket
 import ssl
 import struct
 import threading
@@ -24,10 +26,22 @@ import quire
 import quire.testing
 from quire.testing._server import write_users
 from support.server_process import ServerProcess
-from support.stranger import ERROR, LOGON, MESSAGE, Stranger, fields, frame, logon, publish, subscribe
+from support.stranger import (
+    ACK,
+    ERROR,
+    LOGGED_ON,
+    LOGON,
+    MESSAGE,
+    Stranger,
+    fields,
+    frame,
+    logon,
+    publish,
+    subscribe,
+)
 from support.waiting import PATIENCE, Deadline
 
-MESSAGE_TOO_LARGE, SLOW_CONSUMER = 16, 21
+NOT_ENTITLED, MESSAGE_TOO_LARGE, SLOW_CONSUMER = 7, 16, 21
 MESSAGE_SIZE_MAX = 64 << 10
 #: The most bytes of a frame in addition to the data (docs/protocol.md section 1).
 FRAME_OVERHEAD_MAX = 128 << 10
@@ -55,21 +69,43 @@ class Way:
     #: Of strangers that have passed the handshake, and their logon.
     tls: ssl.SSLContext | None = None
     logon: Callable[[], bytes] = logon
+    #: The bytes that a logon must have to be accepted.
+    proof: bytes = b""
 
 
-@pytest.fixture(scope="module", params=["plain", "TLS and users"])
+#: The honest clients are anna. Strangers are eve, who has no right on their topic.
+ENTITLEMENTS: list[dict[str, Any]] = [
+    {"user": "anna", "topic": ["honest", "flood"], "allow": ["read", "replay", "write"]},
+    {
+        "user": "eve",
+        "topic": ["flood", "^noise"],
+        "allow": ["read", "replay", "write"],
+        "filter": "/x IS NULL",
+    },
+]
+
+
+@pytest.fixture(scope="module", params=["plain", "TLS and users", "TLS, users and rights"])
 def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Way:
     if request.param == "plain":
         return Way()
     directory = tmp_path_factory.mktemp("access")
     files = quire.testing.certificates(directory)
-    write_users(directory / "users.toml", {"anna": {"password": PASSWORD}})
+    write_users(directory / "users.toml", {name: {"password": PASSWORD} for name in ("anna", "eve")})
+    settings: dict[str, Any] = {
+        "authentication": {"method": "users", "users_file": str(directory / "users.toml")}
+    }
+    stranger = b"anna"
+    if request.param == "TLS, users and rights":
+        settings["entitlement"] = ENTITLEMENTS
+        stranger = b"eve"
     return Way(
         {"tls": files.server},
-        {"authentication": {"method": "users", "users_file": str(directory / "users.toml")}},
+        settings,
         {"ssl": files.tls, "user": "anna", "password": PASSWORD},
         ssl.create_default_context(cafile=files.ca),
-        partial(logon, user=b"anna", password=PASSWORD.encode()),
+        partial(logon, user=stranger, password=PASSWORD.encode()),
+        PASSWORD.encode(),
     )
 
 
@@ -133,7 +169,7 @@ class Honest:
         store = quire.PublishStore(size_max="1MB")
         with quire.Client(self._server.url, publish_store=store, **self._options) as flood:
             for _ in range(count // 4096):
-                flood.publish("flood", bytes(4096))
+                flood.publish("flood", b'{"p": "' + b"x" * 4087 + b'"}')
             flood.flush(timeout=PATIENCE)
 
     def _publish(self) -> None:
@@ -181,6 +217,76 @@ def test_damaged_frames_after_a_logon_harm_nobody_else(server: ServerProcess, wa
                     damaged[dice.randrange(len(damaged))] = dice.randrange(256)
                 # What is left may still be a valid frame, so nothing is said here about the answer.
                 stranger.send(bytes(damaged[: dice.randrange(1, len(damaged) + 1)]))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_damaged_logon_is_accepted_only_with_its_password(
+    server: ServerProcess, way: Way, seed: int
+) -> None:
+    dice = random.Random(seed)
+    with Honest(server, way), contextlib.ExitStack() as all_of_them:
+        sent: list[tuple[Stranger, bytes]] = []
+        for _ in range(40):
+            damaged = bytearray(way.logon())
+            for _ in range(dice.randrange(1, 4)):
+                # With another length of the frame, the server would wait for more.
+                damaged[dice.randrange(4, len(damaged))] = dice.randrange(256)
+            stranger = all_of_them.enter_context(connect(server, way))
+            stranger.send(bytes(damaged))
+            sent.append((stranger, bytes(damaged)))
+        # Refusals are delayed, so all of them wait at the same time.
+        for stranger, damaged_logon in sent:
+            answer = stranger.frame()
+            assert answer is not None
+            assert answer[0] == ERROR or (answer[0] == LOGGED_ON and way.proof in damaged_logon)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_random_bytes_before_the_handshake_end_the_connection(
+    server: ServerProcess, way: Way, seed: int
+) -> None:
+    """Also a handshake that was damaged, or that comes in pieces and is not finished."""
+    if way.tls is None:
+        pytest.skip("there is no handshake")
+    dice = random.Random(seed)
+    begin = client_hello(way.tls)
+    with Honest(server, way):
+        for number in range(60):
+            damaged = bytearray(begin if number % 2 else dice.randbytes(dice.randrange(1, 600)))
+            for _ in range(dice.randrange(1, 8)):
+                damaged[dice.randrange(len(damaged))] = dice.randrange(256)
+            with Stranger(server.address, timeout=PATIENCE) as stranger:
+                stranger.send(bytes(damaged[: dice.randrange(1, len(damaged) + 1)]))
+                stranger.stream.shutdown(socket.SHUT_WR)
+                while stranger.frame() is not None:
+                    pass
+
+
+def client_hello(context: ssl.SSLContext) -> bytes:
+    """The first bytes of a handshake."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1").do_handshake()
+    return outgoing.read()
+
+
+def test_a_user_without_the_right_neither_reads_nor_writes_the_topic_of_others(
+    server: ServerProcess, way: Way
+) -> None:
+    if "entitlement" not in way.settings:
+        pytest.skip("every user may do everything")
+    with Honest(server, way), connect(server, way, logged_on=True) as stranger:
+        for bookmark in (None, b"0"):
+            stranger.send(subscribe(b"honest", bookmark))
+            refused = stranger.body_of(ACK)
+            assert refused is not None
+            assert struct.unpack_from("<H", refused, 2) == (NOT_ENTITLED,)
+        # The honest consumer would get them.
+        for sequence in range(1, 200):
+            stranger.send(publish(b"honest", b"0", sequence))
+        stranger.send(subscribe(b"noise"))
+        while (answer := stranger.frame()) is not None and answer[0] != ACK:
+            assert answer[0] != MESSAGE
 
 
 @pytest.mark.parametrize("server", ["3s"], indirect=True)

@@ -10,7 +10,7 @@ import struct
 from typing import Self
 
 LOGON, PUBLISH, PUBLISH_BATCH, SUBSCRIBE, GOODBYE = 1, 2, 3, 4, 8
-LOGGED_ON, PERSISTED, MESSAGE, ERROR = 64, 66, 68, 69
+LOGGED_ON, ACK, PERSISTED, MESSAGE, ERROR = 64, 65, 66, 68, 69
 
 _numbers = itertools.count(1)
 

@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from quire._errors import ConfigError
 
@@ -35,6 +35,11 @@ class Credentials:
         if self.password is not None:
             return "password", self.password
         return None if self.token is None else ("token", self.token)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.secret is not None:
+            raise TypeError("a password or a token cannot be pickled: it would be in the result")
+        return dict(self.__dict__)
 
 
 def credentials_of(given: Credentials, users: Sequence[str], hosts: Sequence[str]) -> Credentials:

@@ -7,7 +7,6 @@ import math
 import os
 import platform
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
 from numbers import Real
@@ -192,6 +191,11 @@ class ClientOptions:
                     raise ConfigError(reason, key=credentials.secret[0])
         return None
 
+    def __getstate__(self) -> dict[str, Any]:
+        if self.credentials.secret is not None:
+            raise TypeError("a password or a token cannot be pickled: it would be in the result")
+        return dict(self.__dict__)
+
     def _check_types(self) -> None:
         """Before anything is done with the arguments: an environment variable that is not set is
         `None`, for one."""
@@ -244,7 +248,8 @@ class ClientOptions:
         secret = self.credentials.secret
         if secret is None or isinstance(secret[1], str):
             return self
-        options = copy(self)
+        options = object.__new__(type(self))
+        options.__dict__.update(self.__dict__)
         changes: dict[str, Any] = {secret[0]: source(secret[1], self.connect_seconds)}
         credentials = replace(self.credentials, **changes)
         object.__setattr__(options, "credentials", credentials)
