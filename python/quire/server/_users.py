@@ -90,7 +90,7 @@ class Users:
         return cls(found.values())
 
     def save(self, path: Path) -> None:
-        """Replaces a file at once. Only its owner may read it, who stays the same."""
+        """Replaces a file at once. It keeps its owner, and only the owner may read it."""
         text = "# Users of a quire server. `quire user add`, `passwd` and `remove` write this file anew.\n"
         for user in self.by_name.values():
             text += f"\n[[user]]\nname = {_toml(user.name)}\n"
