@@ -768,7 +768,7 @@ impl World {
         self.ns += LEASE_NS;
         self.rest()?;
         let mut taken = BTreeSet::new();
-        for user in 0..USERS.len() {
+        for (user, name) in USERS.into_iter().enumerate() {
             self.connect(Some(user));
             self.rest()?;
             let number = self.last_connection;
@@ -777,7 +777,7 @@ impl World {
             self.begin(number, Kind::Worker, QUEUE);
             self.rest()?;
             let Some(client) = self.clients.get(&number) else {
-                return Err(format!("{} cannot log on", USERS[user]));
+                return Err(format!("{name} cannot log on"));
             };
             self.judge_readings(client, &logged)?;
             self.judge_query(client, &logged)?;
