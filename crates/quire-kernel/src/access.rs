@@ -412,7 +412,7 @@ impl Context {
     pub fn reset(&mut self, id: SessionId, reason: &str) {
         let session = self.session(id);
         if session.phase != Phase::Closed {
-            session.outbox.drop_frames();
+            session.outbox.drop_messages();
             self.end(id, Code::EntitlementReset, reason);
         }
     }

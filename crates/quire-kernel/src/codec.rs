@@ -10,7 +10,7 @@
 use quire_command::{Code, Command, Message, Publish, Reply};
 use quire_wire::{
     Decode, Encode, FRAME_OVERHEAD_MAX, Inbox, LENGTH_SIZE, LOGON_FRAME_SIZE_MAX, VERSION, WireError,
-    copy_bookmark, encode_without_data, publishes,
+    copy_bookmark, copy_others_than_messages, encode_without_data, publishes,
 };
 
 /// Decodes the commands of one connection. Holds the received part of an unfinished command.
@@ -151,6 +151,13 @@ impl Encoder {
     pub fn put_message_without_data(self, message: &Message<'_>, out: &mut Vec<u8>) {
         match self {
             Encoder::Quire => encode_without_data(message, out),
+        }
+    }
+
+    /// Appends to `out` the frames that are not messages. The last frame may be without its data.
+    pub fn copy_others_than_messages(self, frames: &[u8], out: &mut Vec<u8>) {
+        match self {
+            Encoder::Quire => copy_others_than_messages(frames, out),
         }
     }
 

@@ -16,8 +16,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use quire_broker::{
-    Access, Broker, BrokerConfig, ConnectionId, Entitlements, EntrySettings, Input, Output, QueueSettings,
-    ReadRequest, RecordedTopic, Right, SowTopicSettings, TransactionLogConfig, TransportConfig, TransportId,
+    Access, AccessRules, Broker, BrokerConfig, ConnectionId, Entitlements, EntrySettings, Input, Output,
+    QueueSettings, ReadRequest, RecordedTopic, Right, SowTopicSettings, TransactionLogConfig,
+    TransportConfig, TransportId,
 };
 use quire_command::{
     AckKind, Acks, Bookmarks, Code, Command, Logon, Message, Publish, Query, Reply, Selection, Settle,
@@ -382,7 +383,7 @@ impl World {
 
     fn apply_late(&mut self) {
         if let Some((_, entitlements)) = self.late.take() {
-            self.hand_in(Input::Entitle(entitlements));
+            self.hand_in(Input::Entitle(rules_of(entitlements)));
         }
     }
 
@@ -559,7 +560,7 @@ impl World {
             let after = 2 + self.random.below(10);
             self.late = Some((self.steps + after, entitlements));
         } else {
-            self.hand_in(Input::Entitle(entitlements));
+            self.hand_in(Input::Entitle(rules_of(entitlements)));
         }
         Ok(())
     }
@@ -936,6 +937,11 @@ fn publish<'a>(sequence: u64, topic: &'a str, data: &'a str) -> Publish<'a> {
         is_numbered: false,
         data: data.as_bytes(),
     }
+}
+
+/// The rules of a reload that changes the entitlements only.
+fn rules_of(entitlements: Arc<Entitlements>) -> AccessRules {
+    AccessRules { entitlements: Some(entitlements), user_limits: Arc::default(), authenticates: vec![true] }
 }
 
 #[cfg(test)]

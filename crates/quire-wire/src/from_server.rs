@@ -164,6 +164,20 @@ impl Encode for Reply<'_> {
     }
 }
 
+/// Appends to `out` the frames that are not messages. The last frame may be cut off.
+pub fn copy_others_than_messages(frames: &[u8], out: &mut Vec<u8>) {
+    let mut rest = frames;
+    while let Some((size, after)) = rest.split_first_chunk::<4>() {
+        // The size counts the kind and the body.
+        let size = usize::try_from(u32::from_le_bytes(*size)).unwrap_or(usize::MAX);
+        let (frame, next) = rest.split_at(rest.len().min(size.saturating_add(4)));
+        if after.first() != Some(&MESSAGE) {
+            out.extend_from_slice(frame);
+        }
+        rest = next;
+    }
+}
+
 /// Copies the bookmark of the `message` frame in `from` to the frame `to`.
 pub fn copy_bookmark(from: &[u8], to: &mut [u8]) {
     to[5] = (to[5] & !FLAG_BOOKMARK) | (from[5] & FLAG_BOOKMARK);

@@ -19,7 +19,9 @@ pub use frame::{
     SERVER_FRAME_SIZE_MAX, WireError,
 };
 pub use from_client::{MAGIC, publishes, put_publish_batch, replace_delay};
-pub use from_server::{copy_bookmark, decode_message, encode_without_data, message_body};
+pub use from_server::{
+    copy_bookmark, copy_others_than_messages, decode_message, encode_without_data, message_body,
+};
 
 /// The protocol version of this build.
 pub const VERSION: u16 = 1;

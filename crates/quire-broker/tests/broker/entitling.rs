@@ -469,7 +469,8 @@ fn messages_that_wait_for_a_connection_are_dropped_when_its_rights_end() {
     let anna = |allow: &[Right]| EntrySettings { user: vec!["anna".into()], ..entry(allow, "orders") };
     let mut pair = start(vec![anna(&[Right::Read])]);
     let options = quire_expression::filter::FilterOptions::default();
-    let other = quire_broker::Entitlements::compile(&[anna(&[Right::Write])], &options).unwrap().unwrap();
+    let entitlements = quire_broker::Entitlements::compile(&[anna(&[Right::Write])], &options).unwrap();
+    let other = AccessRules { entitlements, user_limits: Arc::default(), authenticates: vec![true] };
     let now = pair.now();
     for client in [2, 3] {
         log_on_as(&mut pair, client, "anna", "");

@@ -301,10 +301,19 @@ impl Outbox {
         self.last = buffer;
     }
 
-    /// Drops the frames that wait, except for the rest of a frame whose begin was taken.
-    pub fn drop_frames(&mut self) {
-        let rest = self.full.pop_front().filter(|chunk| matches!(chunk.bytes, Bytes::Shared(_)));
-        *self = Outbox::new(self.encoder);
+    /// Drops the messages that wait, except for the rest of one whose begin was taken. Other frames
+    /// stay.
+    pub fn drop_messages(&mut self) {
+        let rest = self.full.pop_front_if(|chunk| matches!(chunk.bytes, Bytes::Shared(_)));
+        let encoder = self.encoder;
+        let dropped = std::mem::replace(self, Outbox::new(encoder));
+        for chunk in dropped.full {
+            // Shared bytes are the data of a message.
+            if let Bytes::Own(bytes) = chunk.bytes {
+                encoder.copy_others_than_messages(&bytes, &mut self.last);
+            }
+        }
+        encoder.copy_others_than_messages(&dropped.last, &mut self.last);
         if let Some(chunk) = rest {
             let size = chunk.bytes.size();
             self.full_size = size;
@@ -349,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_wait_are_dropped_except_for_the_rest_of_one() {
+    fn messages_that_wait_are_dropped_except_for_the_rest_of_one() {
         let waiting_size = Arc::default();
         let data = [3; 100];
         let message = Message { data: &data, ..Message::default() };
@@ -358,13 +367,25 @@ mod tests {
         outbox.put_message(&message, Some(&shared));
         let head_size = take_size(&mut outbox).unwrap();
         outbox.put_message(&message, Some(&shared));
-        outbox.drop_frames();
+        outbox.drop_messages();
         assert_eq!((outbox.size(), outbox.backlog_size(), outbox.own_backlog_size()), (100, 100, 0));
         assert_eq!((take_size(&mut outbox), take_size(&mut outbox)), (Some(100), None));
+        // A reply between messages stays.
+        let reply = Reply::Persisted { sequence: 7 };
+        let mut replied = Vec::new();
+        Encoder::Quire.put(&reply, &mut replied);
+        outbox.put_message(&message, None);
+        outbox.put(&reply);
+        outbox.put_message(&message, Some(&shared));
+        outbox.put(&reply);
+        outbox.put_replayed_message(&message, None);
+        outbox.drop_messages();
+        assert_eq!(outbox.size(), 2 * replied.len());
+        assert!(matches!(outbox.take(), Some(Taken::Own(bytes)) if bytes == replied.repeat(2)));
         // The begin of the next one was not taken.
         outbox.put_message(&message, Some(&shared));
         assert_eq!(outbox.size(), head_size + 100);
-        outbox.drop_frames();
+        outbox.drop_messages();
         assert_eq!((outbox.size(), outbox.backlog_size(), take_size(&mut outbox)), (0, 0, None));
     }
 
