@@ -154,7 +154,11 @@ CMD {_json(options)}"""
 
 def _wheel_in_container(config: Config) -> str:
     """The wheel as an argument of pip, with what the configuration needs."""
-    extras = [name for name, is_needed in (("admin", config.admin is not None), ("auth", config.has_users)) if is_needed]
+    extras = [
+        name
+        for name, is_needed in (("admin", config.admin is not None), ("auth", config.has_users))
+        if is_needed
+    ]
     return f'"$(ls /tmp/wheels/*.whl)[{",".join(extras)}]"' if extras else "/tmp/wheels/*.whl"
 
 

@@ -112,7 +112,7 @@ fn kind(command: &Command<'_>) -> &'static str {
     }
 }
 
-const KINDS: [&str; 28] = [
+const KINDS: [&str; 29] = [
     "logon",
     "publish",
     "publish_batch",
