@@ -32,6 +32,7 @@ from typing import Any
 
 import quire
 import quire.testing
+import saved
 from quire.server._users import User, Users, hash_of
 from strangers import CutOffError, Stranger, fields, frame
 
@@ -49,6 +50,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
+    saved.add_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         file = Path(place) / "users.toml"
@@ -57,6 +59,7 @@ def main() -> None:
         settings: Any = {"authentication": {"method": "users", "users_file": str(file)}}
         with quire.testing.ServerProcess(Path(place) / "data", **settings) as server:
             rows = measure(server.url, options)
+    kept: dict[str, dict[str, Any]] = {}
     for name, rounds in rows.items():
         p50, p99 = (statistics.median(each[key] for each in rounds) for key in ("p50", "p99"))
         figures = {
@@ -65,12 +68,14 @@ def main() -> None:
             "p99": round(p99),
             "logons": sum(each["logons"] for each in rounds),
         }
+        kept[name] = {"p50_us": round(p50), "p99_us": round(p99), "logons": figures["logons"]}
         all_p99 = [round(each["p99"]) for each in rounds]
         print(
             json.dumps(figures | {"rounds": all_p99})
             if options.json
             else f"{figures}, p99 of the rounds {all_p99}"
         )
+    saved.save(options.save, kept)
 
 
 def measure(url: str, options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:

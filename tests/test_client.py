@@ -619,7 +619,7 @@ def test_the_uri_of_a_directory_leads_to_it(tmp_path: Path) -> None:
 def test_the_signatures_show_every_argument() -> None:
     """The arguments are those of dataclasses. Programs depend on the names."""
     names: dict[Callable[..., object], str] = {
-        quire.Client: "url config name user password publish_store bookmark_store heartbeat connect wait"
+        quire.Client: "url config name user password token publish_store bookmark_store heartbeat connect wait"
         " connect_timeout command_timeout auto_ack ack_batch_size ack_timeout reconnect"
         " server_chooser receive_size_max encoder ssl",
         quire.Client.subscribe: "self topic filter bookmark until bookmark_not_found max_backlog live fully_durable paused completed"

@@ -307,7 +307,10 @@ impl World {
     fn known_entries(&mut self) -> Vec<EntrySettings> {
         let mut known = self.entries.clone();
         if self.canary == Some(Canary::ForgottenGrant) && known.len() > 1 {
-            let grants: Vec<usize> = (0..known.len()).filter(|at| !known[*at].allow.is_empty()).collect();
+            // A refused publish would be noticed before a message that is withheld.
+            let is_of_reading =
+                |entry: &EntrySettings| !entry.allow.is_empty() && !entry.allow.contains(&Right::Write);
+            let grants: Vec<usize> = (0..known.len()).filter(|at| is_of_reading(&known[*at])).collect();
             if !grants.is_empty() {
                 known.remove(grants[self.random.below(grants.len() as u64) as usize]);
             }
