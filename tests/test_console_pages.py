@@ -85,14 +85,9 @@ def page(chromium: Browser) -> Iterator[Page]:
     """A tab, whose log has no error at the end, and which asks its server only."""
     with chromium.page() as page:
         yield page
-        assert errors_of(page) == []
+        assert page.errors == []
         origins = {"/".join(each.split("/")[:3]) for each in page.requests if not each.startswith("data:")}
         assert len(origins) == 1, origins
-
-
-def errors_of(page: Page) -> list[str]:
-    """The errors in the log of the browser, except that there is no history."""
-    return page.errors
 
 
 def open_page(page: Page, server: TestServer, path: str) -> None:
@@ -369,7 +364,7 @@ def test_a_user_without_rights_sees_no_control_that_needs_them(tmp_path: Path, c
             open_page(page, server, path)
             page.wait(f"document.querySelector('main').innerText.includes({json.dumps(wanted)})")
             assert not any(page.has(each) for each in missing)
-        assert errors_of(page) == []
+        assert page.errors == []
 
 
 def test_every_control_has_a_visible_name(server: TestServer, page: Page) -> None:
