@@ -81,6 +81,7 @@ class Browser:
             pass_fds=(read_commands, write_answers),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            env={**os.environ, "TMPDIR": str(directory)},
         )
         os.close(read_commands)
         os.close(write_answers)
