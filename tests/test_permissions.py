@@ -11,7 +11,7 @@ from pathlib import Path
 from support.waiting import PATIENCE
 
 #: Everything that writes files: the journal, its archive, compressed files, last values, queues,
-#: stores of clients, the file of users, dumps and exports.
+#: stores of clients, the file of users, statistics, dumps and exports.
 PROGRAM = """
 import os, subprocess, sys
 os.umask(0)
@@ -27,6 +27,7 @@ config = quire.Config(
     data_directory="data",
     transaction_log={"journal_size": "1MB", "journal_archive_directory": "archive"},
     queue=[{"name": "jobs", "message_type": "json"}],
+    admin={"address": "127.0.0.1:0", "interval": "1s"},
     sow_topic=[{"name": "last", "message_type": "json", "key": ["/id"]}],
 )
 with quire.Server(config) as server:
@@ -53,7 +54,7 @@ def test_nobody_else_can_read_what_quire_writes(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, check=True, timeout=PATIENCE)
     paths = sorted(tmp_path.rglob("*"))
     names = {path.name for path in paths}
-    assert {"p.store", "b.store", "users.toml", "data", "archive", "clients.ack"} <= names
+    assert {"p.store", "b.store", "users.toml", "data", "archive", "clients.ack", "statistics.db"} <= names
     assert any(path.parent.name == "archive" for path in paths), "a file was archived"
     for path in paths:
         open_to_others = stat.S_IMODE(path.stat().st_mode) & 0o077

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import sqlite3
 import threading
 from bisect import bisect_right
@@ -335,7 +336,9 @@ def _open(path: Path | None) -> sqlite3.Connection:
         connection = sqlite3.connect(":memory:", check_same_thread=False)
         connection.executescript(_SCHEMA)
         return connection
-    path.parent.mkdir(parents=True, exist_ok=True)
+    # The names of clients and topics are in it. The files that SQLite adds have the same mode.
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     try:
         return _opened(path)
     except sqlite3.DatabaseError as error:
@@ -347,6 +350,7 @@ def _open(path: Path | None) -> sqlite3.Connection:
         path.replace(aside)
         for end in ("-wal", "-shm"):
             path.with_name(path.name + end).unlink(missing_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         return _opened(path)
 
 
