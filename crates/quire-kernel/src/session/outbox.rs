@@ -307,6 +307,7 @@ impl Outbox {
         let rest = self.full.pop_front_if(|chunk| matches!(chunk.bytes, Bytes::Shared(_)));
         let encoder = self.encoder;
         let dropped = std::mem::replace(self, Outbox::new(encoder));
+        self.message_count = dropped.message_count;
         for chunk in dropped.full {
             // Shared bytes are the data of a message.
             if let Bytes::Own(bytes) = chunk.bytes {
@@ -380,7 +381,7 @@ mod tests {
         outbox.put(&reply);
         outbox.put_replayed_message(&message, None);
         outbox.drop_messages();
-        assert_eq!(outbox.size(), 2 * replied.len());
+        assert_eq!((outbox.size(), outbox.message_count()), (2 * replied.len(), 5));
         assert!(matches!(outbox.take(), Some(Taken::Own(bytes)) if bytes == replied.repeat(2)));
         // The begin of the next one was not taken.
         outbox.put_message(&message, Some(&shared));
