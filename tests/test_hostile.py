@@ -73,7 +73,7 @@ class Way:
     proof: bytes = b""
 
 
-#: The honest clients are anna. Strangers are eve, who has no right on their topic.
+#: The honest clients log on as anna. Strangers log on as eve, who has no right on their topic.
 ENTITLEMENTS: list[dict[str, Any]] = [
     {"user": "anna", "topic": ["honest", "flood"], "allow": ["read", "replay", "write"]},
     {
