@@ -378,6 +378,9 @@ class Churn:
             again.body_of(LOGGED_ON)
 
     def _publish_much_that_is_refused(self, stranger: Stranger, name: Name, dice: random.Random) -> None:
+        # The server answers the first batch while the second one is sent. The answers are not read
+        # meanwhile, so those that wait always exceed the limit.
+        stranger.send(name.refused(REFUSED_OF_DEFAULT))
         stranger.send(name.refused(REFUSED_OF_DEFAULT))
         while stranger.frame() is not None:
             pass
