@@ -19,9 +19,10 @@ import pytest
 import quire
 import quire.testing
 from quire.client._options import ClientOptions
+from quire.config._authentication import Authentication
 from quire.server import _guard, _users
-from quire.server._guard import Failures
-from quire.server._identity import check_name
+from quire.server._guard import Failures, Guard
+from quire.server._identity import Checker, Given, Identity, Refused, check_name
 from quire.server._users import User, Users, Verifier, hash_of
 from quire.testing._server import write_users
 from support.server_process import ServerProcess
@@ -232,6 +233,45 @@ def test_after_five_failures_in_ten_seconds_an_address_waits_for_the_next_refusa
     for number in range(20_000):
         failures.note(str(number), 100)
     assert len(failures._times) == _guard._ADDRESSES_MAX
+
+
+class Noting(Checker):
+    """Accepts everybody, the first one late."""
+
+    def __init__(self) -> None:
+        self.checked: list[str] = []
+        self.is_begun = threading.Event()
+        self.may_end = threading.Event()
+
+    def check(self, given: Given) -> Identity | Refused:
+        self.checked.append(given.address)
+        self.is_begun.set()
+        assert self.may_end.wait(PATIENCE)
+        return Identity("anna")
+
+
+def test_an_address_with_many_logons_delays_only_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "users.toml"
+    Users([User("anna", hash_of(ANNA, memory=64, passes=1))]).save(file)
+    guard = Guard(Authentication(method="users", users_file=file, max_hashing=1))
+    checker = Noting()
+    guard.use(checker)
+    addresses = ["10.0.0.1:1", "10.0.0.1:2", "10.0.0.1:3", "10.0.0.1:4", "10.0.0.2:1", "10.0.0.2:2"]
+    checks = [guard.check(Given("anna", address=addresses[0]))]
+    assert checker.is_begun.wait(PATIENCE)
+    checks += [guard.check(Given("anna", address=address)) for address in addresses[1:]]
+    checks[3].cancel()  # Its connection has ended.
+    checker.may_end.set()
+    assert checks[-1].result(PATIENCE) == checks[2].result(PATIENCE) == Identity("anna")
+    assert checker.checked == [addresses[at] for at in (0, 1, 4, 2, 5)]
+    checker.may_end.clear()
+    checker.is_begun.clear()
+    running, waiting = (guard.check(Given("anna", address=addresses[0])) for _ in range(2))
+    assert checker.is_begun.wait(PATIENCE)
+    guard.close()
+    assert waiting.cancelled()
+    checker.may_end.set()
+    assert running.result(PATIENCE) == Identity("anna")
 
 
 def test_a_right_password_is_accepted_after_any_number_of_failures(server: quire.testing.TestServer) -> None:

@@ -540,8 +540,8 @@ CASES: dict[str, Case] = {
     ),
     "authentication_unavailable": Case(
         DisconnectedError,
-        'The server cannot check the logon now: the service that it asks (`[authentication]` with `method = "http"`) '
-        "does not answer, or not as expected.",
+        "The server cannot check the logon now. Other logons wait for their checks, and this one was not checked "
+        'within `logon_timeout`. Or the service of `[authentication]` with `method = "http"` does not answer as expected.',
         "The client tries again by itself. The log of the server has the reason.",
     ),
     "tls_failed": Case(

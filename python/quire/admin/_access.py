@@ -94,7 +94,7 @@ class Access:
             reason = refused.text or "users cannot be checked now"
             raise HTTPError(503, "authentication_unavailable", reason, "try again", {"Retry-After": "1"})
         now = asyncio.get_running_loop().time()
-        await asyncio.sleep(guard.delay_of(given.address.rpartition(":")[0], now))
+        await asyncio.sleep(guard.delay_of(given.address, now))
         raise self._unauthorized(refused.text or guard.refused)
 
     def _unauthorized(self, reason: str) -> HTTPError:

@@ -7,6 +7,7 @@ import os
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -55,6 +56,14 @@ def _prepared(settings: Authentication) -> Checker:
     return checker
 
 
+@dataclass(frozen=True)
+class Check:
+    """A logon to be checked."""
+
+    given: Given
+    result: Future[Identity | Refused] = field(default_factory=Future)
+
+
 class Guard:
     """Checks the logons of the transports with one table of authentication."""
 
@@ -68,6 +77,7 @@ class Guard:
         self._threads = ThreadPoolExecutor(
             thread_count, thread_name_prefix="quire-logon", initializer=_in_the_background
         )
+        self._checks = Checks()
         self._failures = Failures()
 
     @property
@@ -76,8 +86,23 @@ class Guard:
         return ", ".join(map(str, self._paths()))
 
     def check(self, given: Given) -> Future[Identity | Refused]:
-        """Begins a check on another thread."""
-        return self._threads.submit(self._checker.check, given)
+        """Begins a check on another thread. Addresses take turns, so that one which sends many
+        logons delays only its own."""
+        check = Check(given)
+        self._checks.add(check)
+        self._threads.submit(self._check_next)
+        return check.result
+
+    def _check_next(self) -> None:
+        check = self._checks.take()
+        if check is None or not check.result.set_running_or_notify_cancel():
+            return
+        try:
+            result = self._checker.check(check.given)
+        except BaseException as error:
+            check.result.set_exception(error)
+        else:
+            check.result.set_result(result)
 
     def still(self, identity: Identity) -> bool:
         """Whether the connection of a user that was accepted may stay, by the files as they are now."""
@@ -85,7 +110,7 @@ class Guard:
 
     def delay_of(self, address: str, now: float) -> float:
         """Counts a failed logon from an address. Returns the seconds after which it is answered."""
-        return self._failures.note(address, now)
+        return self._failures.note(host_of(address), now)
 
     def changed(self) -> Future[Checker] | None:
         """Begins to read the files when they have changed. Pass the result to `use`."""
@@ -106,6 +131,7 @@ class Guard:
     def close(self) -> None:
         """Begins no further check."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._checks.cancel()
 
     def _paths(self) -> list[Path]:
         return [value for _, value in self.settings if isinstance(value, Path)]
@@ -118,6 +144,42 @@ def _in_the_background() -> None:
     """Lets the calling thread give way to the event loop, where the system can do so for one thread."""
     with contextlib.suppress(AttributeError, OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+
+
+def host_of(address: str) -> str:
+    """The address without its port."""
+    return address.rpartition(":")[0]
+
+
+class Checks:
+    """Checks that wait for a thread. Each method may be called on any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: By address. The one whose turn it is comes first, and each has checks.
+        self._waiting: dict[str, deque[Check]] = {}
+
+    def add(self, check: Check) -> None:
+        """Adds a check. The checks of its address come first."""
+        with self._lock:
+            self._waiting.setdefault(host_of(check.given.address), deque()).append(check)
+
+    def take(self) -> Check | None:
+        """Removes the next check."""
+        with self._lock:
+            address = next(iter(self._waiting), None)
+            if address is None:
+                return None
+            checks = self._waiting.pop(address)
+            check = checks.popleft()
+            if checks:
+                self._waiting[address] = checks
+            return check
+
+    def cancel(self) -> None:
+        """Removes all checks."""
+        while (check := self.take()) is not None:
+            check.result.cancel()
 
 
 #: Seconds in which the failures of an address are counted, and the number of them that delays the

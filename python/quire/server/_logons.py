@@ -189,7 +189,7 @@ class Logons:
         if refused.is_unavailable:
             self._event(Engine.NOT_CHECKED, number, text.encode())
             return
-        delay = guard.delay_of(given.address.rpartition(":")[0], self._loop.time())
+        delay = guard.delay_of(given.address, self._loop.time())
         refuse = partial(self._event, Engine.NOT_AUTHENTICATED, number, text.encode())
         if delay:
             self._loop.call_later(delay, refuse)

@@ -716,11 +716,22 @@ impl Broker {
         self.bookmarks.forget_session(id);
     }
 
+    /// The client of a logon that waits for its check tries again: it did nothing wrong.
+    fn end_late_logon(&mut self, id: SessionId) {
+        let (code, reason) = match self.cx.session(id).stall {
+            Some(Stall::Authenticating) => {
+                (Code::AuthenticationUnavailable, "the logon was not checked within logon_timeout")
+            }
+            _ => (Code::LogonRequired, "no logon within logon_timeout"),
+        };
+        self.cx.end(id, code, reason);
+    }
+
     pub(super) fn fire_timers(&mut self) {
         let now = self.cx.clock.now.instant;
         while let Some(timer) = self.cx.clock.timers.take(now) {
             match timer {
-                Timer::Logon(id) => self.cx.end(id, Code::LogonRequired, "no logon within logon_timeout"),
+                Timer::Logon(id) => self.end_late_logon(id),
                 Timer::Heartbeat(id) => self.cx.beat(id),
                 Timer::Silence(id) => self.cx.check_silence(id),
                 Timer::Acknowledge(id) => self.publishers.acknowledge_now(&mut self.cx, id),
