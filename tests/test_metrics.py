@@ -12,7 +12,9 @@ import logging
 import os
 import re
 import socket
+import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,13 @@ def messages_are_published_and_delivered(directory: Path, _: pytest.MonkeyPatch)
         names |= compared(after, "instance/transports", "clients", address=server.url)
         names |= grown(before, after, "instance/clients", id, messages_in=3, messages_out=3)
         names |= compared(after, "instance/clients", id, client_name="shop", transport="clients", user=None)
+        names |= compared(after, "instance/clients", id, client_version=quire.__version__)
+        [(reader, sent)] = after["instance/subscriptions"].items()
+        names |= grown(before, after, "instance/subscriptions", reader, messages_out=3)
+        # The data of three messages, and what a frame has besides.
+        assert 30 < sent["bytes_out"] - before["instance/subscriptions"][reader]["bytes_out"] < 300
+        names.add("instance/subscriptions/bytes_out")
+        names |= compared(after, "instance/subscriptions", reader, sub_id=int(reader.partition("-")[2]))
         names |= compared(after, "instance/clients", id, subscriptions=1, writable=True, sequence=3)
         # Every byte of the transport is one of this client.
         traffic = {name: shop[name] for name in ("bytes_in", "bytes_out")}
@@ -116,6 +125,10 @@ def records_are_appended_and_synced(directory: Path, _: pytest.MonkeyPatch) -> s
     assert 1 <= now["syncs"] - then["syncs"] <= 6
     assert 0 < now["sync_p50_s"] <= now["sync_p99_s"] <= 1
     names |= {f"instance/journal/{name}" for name in ("appended_bytes", "syncs", "sync_p50_s", "sync_p99_s")}
+    messages = after["instance/messages"]
+    # Each publish waits for one sync.
+    assert 0 < messages["persisted_p50_s"] <= messages["persisted_p99_s"] <= 1
+    names |= {f"instance/messages/{name}" for name in ("persisted_p50_s", "persisted_p99_s")}
     names |= compared(after, "instance/journal", unpersisted_bytes=0, writable=True, first=1, segments=1)
     [file] = server_files
     names |= compared(after, "instance/journal", active_bytes=file.size, size_bytes=file.size)
@@ -221,6 +234,8 @@ def a_queue_is_worked(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
             first, second = taken.get(timeout=10), taken.get(timeout=10)
             tree = tree_of(server)
             names |= compared(tree, path, "jobs", backlog=2, subscriptions=1, delivered=2)
+            names |= compared(tree, path, "jobs", message_type="json", kind="queue")
+            names |= details_are_right(server, client, [first, second])
             [id] = tree["instance/subscriptions"]
             names |= compared(tree, "instance/subscriptions", id, backlog=2, max_backlog=2)
             assert 0 <= tree[path]["jobs"]["age_of_oldest_lease_s"] < 60
@@ -238,10 +253,60 @@ def a_queue_is_worked(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
         names |= compared(
             tree, path, "jobs", acknowledged=1, cancelled=1, delayed=1, expired=1, dead_letters=1
         )
+        names |= compared(tree, path, "jobs", expired_forced_expire=1)
         names |= compared(tree, path, "jobs", max_backlog=50, target_queue_depth=4, deferred_acks=0)
         names |= compared(
             tree, path, "jobs", owned=tree[path]["jobs"]["depth"] + tree[path]["jobs"]["inactive"]
         )
+    return names
+
+
+def details_are_right(server: TestServer, client: quire.Client, held: list[quire.Message]) -> set[str]:
+    assert server._administration is not None
+    details = server._administration._figures.details("jobs")
+    [subscription] = details["subscriptions"]
+    assert (subscription["topic"], subscription["backlog"]) == ("jobs", 2)
+    for lease, message in zip(details["leases"], held, strict=True):
+        assert 0 <= lease.pop("age_s") < 60
+        assert 0 < lease.pop("left_s") < 600
+        assert lease == {
+            "bookmark": message.bookmark,
+            "position": lease["position"],
+            "connection": subscription["connection"],
+            "client_name": client.name,
+            "sub_id": subscription["sub_id"],
+            "deliveries": 1,
+            "cancels": 0,
+        }
+    return {"instance/queues/details"}
+
+
+@scenario
+def messages_expire(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
+    path = "instance/queues"
+    queues: list[dict[str, Any]] = [
+        {"name": "late", "message_type": "json", "expiration": "1ms"},
+        {"name": "tried", "message_type": "json", "max_deliveries": 1},
+        {"name": "returned", "message_type": "json", "max_cancels": 1, "retry_delay": "0"},
+        {"name": "both", "message_type": "json", "max_deliveries": 1, "max_cancels": 0},
+    ]
+    names: set[str] = set()
+    with started(directory, queue=queues) as server, quire.Client(server.url) as client:
+        for queue in queues:
+            client.publish(queue["name"], {})
+        client.flush()
+        for name, cancels in (("tried", 1), ("returned", 2), ("both", 1)):
+            with client.subscribe(name) as taken:
+                for _number in range(cancels):
+                    taken.get(timeout=10).cancel()
+                client.flush()
+        wait_until(lambda: all(tree_of(server)[path][each["name"]]["expired"] for each in queues))
+        tree = tree_of(server)
+        names |= compared(tree, path, "late", expired=1, expired_time_limit=1)
+        names |= compared(tree, path, "tried", expired=1, expired_max_deliveries=1, expired_max_cancels=0)
+        names |= compared(tree, path, "returned", expired=1, expired_max_cancels=1)
+        # A message counts for each of its reasons.
+        names |= compared(tree, path, "both", expired=1, expired_max_deliveries=1, expired_max_cancels=1)
     return names
 
 
@@ -278,16 +343,29 @@ def leases_run_out_and_messages_are_taken_and_released(directory: Path, _: pytes
 def records_of_a_last_value_topic_are_kept(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
     path = "instance/last_values"
     prices = {"name": "prices", "key": "/id", "message_type": "json"}
-    with started(directory, sow_topic=prices) as server, quire.Client(server.url) as client:
+    short = prices | {"name": "short", "expiration": "10ms"}
+    with started(directory, sow_topic=[prices, short]) as server, quire.Client(server.url) as client:
         for id in (1, 2, 1):
             client.publish("prices", {"id": id})
         client.flush()
         wait_until(lambda: tree_of(server)[path]["prices"]["records"] == 2)
         tree = tree_of(server)
-    found = tree[path]["prices"]
-    assert 2 * 8 <= found["bytes"] <= 2 * 200
-    assert found["memory_bytes"] >= found["bytes"]
-    return compared(tree, path, "prices", records=2) | {f"{path}/bytes", f"{path}/memory_bytes"}
+        found = tree[path]["prices"]
+        assert 2 * 8 <= found["bytes"] <= 2 * 200
+        assert found["memory_bytes"] >= found["bytes"]
+        names = compared(tree, path, "prices", records=2) | {f"{path}/bytes", f"{path}/memory_bytes"}
+        names |= compared(tree, path, "prices", inserts=2, updates=1, deletes=0, expiries=0, queries=0)
+        assert len(list(client.sow("prices"))) == 2
+        client.sow_delete("prices", filter="/id = 2")
+        client.publish("short", {"id": 3})
+        client.flush()
+        wait_until(lambda: tree_of(server)[path]["short"]["expiries"] == 1)
+        names |= compared(tree_of(server), path, "prices", records=1, inserts=2, deletes=1, queries=1)
+    # Those of the log count no more.
+    with started(directory, sow_topic=[prices, short]) as server:
+        tree = tree_of(server)
+        names |= compared(tree, path, "prices", records=1, inserts=0, updates=0, deletes=0, queries=0)
+    return names
 
 
 @scenario
@@ -467,6 +545,28 @@ def an_instance_runs(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
 
 
 @scenario
+def certificates_expire(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
+    path, day = "instance/certificates", 86400
+    files = [
+        quire.testing.certificates(directory / f"{days}", expires_in=f"{days}d").server
+        for days in (2, 4, 6, 8)
+    ]
+    tls = [{"certificate": each["certificate"], "private_key": each["private_key"]} for each in files]
+    link = {"name": "two", "tls": tls[2], "topic": {"name": "^", "message_type": "json"}}
+    link |= {"addresses": ["127.0.0.1:1"], "sync_type": "async"}
+    replication = {"address": "127.0.0.1:0", "tls": tls[1], "destination": [link]}
+    admin = {"address": "127.0.0.1:0", "tls": tls[3], "interval": "1h"}
+    with started(directory, tls=tls[0], replication=replication, admin=admin) as server:
+        tree = tree_of(server)
+    for number, name in enumerate(("transport clients", "replication", "destination two", "admin")):
+        left = tree[path][name]["expires_s"]
+        assert (2 * number + 2) * day - 600 < left < (2 * number + 2) * day
+        expires = datetime.fromisoformat(tree[path][name]["expires"]).timestamp()
+        assert expires == pytest.approx(time.time() + left, abs=600)
+    return {f"{path}/expires", f"{path}/expires_s"}
+
+
+@scenario
 def records_of_the_log_are_counted(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
     levels = {"trace": 5, "debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
     log = logging.getLogger("quire.test")
@@ -523,9 +623,9 @@ def the_machine_works(directory: Path, monkeypatch: pytest.MonkeyPatch) -> set[s
     times = [os.times_result((float(number), 2.0 * number, 0, 0, 0)) for number in (1, 4)]
     monkeypatch.setattr(os, "times", lambda: times[state[0]])
     host, places = Host(), {"journal": directory, "data": directory / "made/later"}
-    before = host.read(places) | _host.process()
+    before = host.read(places) | host.process()
     state[0] = 1
-    after = host.read(places) | _host.process()
+    after = host.read(places) | host.process()
     names = compared(after, "host", name=socket.gethostname())
     names |= compared(after, "host/cpus", "all", user_ratio=0.25, system_ratio=0.5, idle_ratio=0.25)
     assert after["host/cpus"]["0"] == after["host/cpus"]["all"]
@@ -542,7 +642,10 @@ def the_machine_works(directory: Path, monkeypatch: pytest.MonkeyPatch) -> set[s
     names.add("host/filesystems/available_bytes")
     names |= grown(before, after, "instance/cpu", user_s=3, system_s=6)
     names |= grown(before, after, "instance/memory", resident_bytes=2 * 4096)
-    names |= compared(after, "instance/threads", "7", name="a) b", cpu_s=4.0)
+    names |= compared(after, "instance/threads", "7", name="a) b", cpu_s=4.0, last_active_s=0.0)
+    now = time.monotonic()
+    monkeypatch.setattr("quire.admin._host.time.monotonic", lambda: now + 60)
+    assert host.process()["instance/threads"]["7"]["last_active_s"] == pytest.approx(60, abs=10)
     return names
 
 

@@ -11,8 +11,8 @@ use super::context::Context;
 use super::journal_files::Maintenance;
 use super::reply::Refused;
 use super::stats::{
-    ConnectionStats, Figures, Page, QueueFigures, ReplicationStats, ServerStats, Stats, SubscriptionStats,
-    TopicStats,
+    ConnectionStats, Figures, HeldFigures, Page, QueueFigures, ReplicationStats, ServerStats, Stats,
+    SubscriptionStats, TopicStats,
 };
 use super::{Access, ConnectionId, Output};
 use crate::config::queues::{QueueChanges, QueueSettings};
@@ -47,6 +47,9 @@ pub enum AdminCommand {
     /// The figures of every object of the instance, for its statistics. Only the process of the
     /// server may ask. The reply is [`AdminReply::Figures`].
     Figures,
+    /// The messages of a queue in the hands of subscriptions, up to this number. Only the process
+    /// of the server may ask. The reply is [`AdminReply::Held`].
+    Held(String, usize),
     /// Describes the server. The reply is [`AdminReply::Server`].
     Server,
     /// The connections with numbers above this one. The reply is [`AdminReply::Clients`].
@@ -104,6 +107,8 @@ pub enum AdminReply {
     Stats(Box<Stats>),
     /// The figures of every object.
     Figures(Box<Figures>),
+    /// Messages in the hands of subscriptions, in the order in which they were delivered.
+    Held(Vec<HeldFigures>),
     /// A description of the server.
     Server(Box<ServerStats>),
     /// Connections, in the order of their numbers.
@@ -279,6 +284,7 @@ impl Context {
             // A value in between would have every connection of the figures twice.
             AdminReply::Stats(stats) => stats.to_json(),
             AdminReply::Figures(figures) => figures.to_json(),
+            AdminReply::Held(held) => json!({ "held": held }).to_string(),
             AdminReply::Queues { figures, names } => {
                 let figures = figures.iter().map(|(name, figures)| (name, json!(figures)));
                 let hidden = names.iter().map(|name| (name, json!({})));

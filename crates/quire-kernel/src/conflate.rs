@@ -129,6 +129,7 @@ impl Context {
             if frame.is_empty() {
                 continue;
             }
+            subscription.delivery.sent.note(1, frame.len());
             let session_id = subscription.session;
             let session = &mut self.clients.sessions.all[session_id];
             let is_replayed = subscription.served_by == ServedBy::Bookmark;

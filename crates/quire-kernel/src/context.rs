@@ -7,11 +7,12 @@
 //! here, and the run loop carries it out between two pieces of work.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use crate::unreadable::UnreadableLog;
 use quire_command::Code;
 use quire_expression::message_type::{Arena, MessageType};
-use quire_journal::{Journal, Timestamp};
+use quire_journal::{Journal, SYNC_BOUNDS_US, Timestamp};
 use quire_types::time::{Instant, Now};
 
 use super::BrokerConfig;
@@ -28,7 +29,7 @@ use super::work::Work;
 use crate::config::links::{Definition, SyncType};
 use crate::ids::TransportId;
 use crate::session::{KeptBuffers, Traffic};
-use crate::stats::{PAGE_COUNT_MAX, Page, TopicStats, TransportFigures};
+use crate::stats::{DurationFigures, PAGE_COUNT_MAX, Page, TopicStats, TransportFigures};
 use crate::subscription::SubscriptionId;
 use crate::subscriptions::Subscriptions;
 use crate::topic::TopicTable;
@@ -211,6 +212,29 @@ pub struct Counters {
     pub gone: Vec<TransportFigures>,
     /// The ends of connections, by their reasons.
     pub ends: BTreeMap<&'static str, u64>,
+    /// The times from the receipt of publishes to their persistence.
+    pub persisted: Durations,
+}
+
+/// Durations, counted by the bounds of [`SYNC_BOUNDS_US`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Durations {
+    counts: [u64; SYNC_BOUNDS_US.len() + 1],
+    sum: Duration,
+}
+
+impl Durations {
+    /// Counts a duration.
+    pub fn note(&mut self, duration: Duration) {
+        let bound = SYNC_BOUNDS_US.partition_point(|bound| u128::from(*bound) < duration.as_micros());
+        self.counts[bound] += 1;
+        self.sum += duration;
+    }
+
+    /// The figures.
+    pub fn figures(&self) -> DurationFigures {
+        DurationFigures::new(&self.counts, self.sum)
+    }
 }
 
 impl Counters {

@@ -55,9 +55,9 @@ pub use journal_files::{Maintenance, MaintenanceDone, MaintenanceJob};
 pub use quire_link::replicated;
 pub use slice::Stopwatch;
 pub use stats::{
-    ConnectionStats, DestinationStats, Figures, JournalFigures, Page, QueueFigures, QueueStats,
-    ReplicationStats, ServerStats, SourceStats, Stats, SubscriptionStats, TableFigures, TopicStats,
-    TransportFigures,
+    ConnectionStats, DestinationStats, DurationFigures, Figures, HeldFigures, JournalFigures, Page,
+    QueueFigures, QueueStats, ReplicationStats, ServerStats, SourceStats, Stats, SubscriptionStats,
+    TableChanges, TableFigures, TopicStats, TransportFigures,
 };
 use timer::Timer;
 pub use work::{ReadDone, ReadRequest, ReadTicket};

@@ -276,13 +276,15 @@ impl Context {
         }
         let size = match subscription.delivery.gate.held() {
             None => {
-                session.outbox.put_message(&message, shared);
+                let size = session.outbox.put_message(&message, shared);
+                subscription.delivery.sent.note(1, size);
                 session.outbox.backlog_size()
             }
             Some(held) => {
                 let size_before = held.len();
                 session.outbox.note_messages(1);
                 session.outbox.encoder().put_message(&message, held);
+                subscription.delivery.sent.note(1, held.len() - size_before);
                 // Frames that wait until a `live` subscription is synchronized count only for that
                 // subscription.
                 let deferred_size = match subscription.served_by {

@@ -1,7 +1,10 @@
 //! The figures of a broker, the same for clients, the process of the server and the command line.
 
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
+use std::time::Duration;
 
+use quire_journal::SYNC_BOUNDS_US;
 use quire_types::Timestamp;
 use serde::{Serialize, Serializer};
 
@@ -71,6 +74,8 @@ pub struct ConnectionStats {
     pub peer: String,
     /// Its client name; empty before logon.
     pub client_name: String,
+    /// The version of its library, if the client named one.
+    pub client_version: Option<String>,
     /// Its user, if the client named one.
     pub user: Option<String>,
     /// Whether it is encrypted.
@@ -142,6 +147,10 @@ pub struct SubscriptionStats {
     /// Whether the client has paused it.
     #[serde(rename = "paused")]
     pub is_paused: bool,
+    /// Messages that were sent to it.
+    pub messages_out: u64,
+    /// Bytes of the frames of these messages.
+    pub bytes_out: u64,
 }
 
 /// The server itself.
@@ -205,6 +214,8 @@ pub struct QueueStats {
     /// The figures of the engine.
     #[serde(flatten)]
     pub engine: quire_queue::QueueStats,
+    /// The type of its messages.
+    pub message_type: &'static str,
     /// Messages that were published as dead letters.
     pub dead_letters: u64,
     /// Its messages are dead letters of a queue: the `dead_letter_topic` of one is among its
@@ -218,6 +229,30 @@ pub struct QueueStats {
     pub strict: bool,
     /// The queue was created at run time, not by the configuration.
     pub created: bool,
+}
+
+/// A message in the hands of a subscription to a queue.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HeldFigures {
+    /// Its bookmark; `None`: it was delivered at most once, and has left the queue.
+    pub bookmark: Option<String>,
+    /// Its position in the log.
+    pub position: u64,
+    /// The connection of the subscription.
+    #[serde(serialize_with = "number_of")]
+    pub connection: ConnectionId,
+    /// The client name of the connection.
+    pub client_name: String,
+    /// The number of the subscription on the connection.
+    pub subscription: u32,
+    /// How long the subscription has held it, in seconds.
+    pub age_s: f64,
+    /// After which time the lease ends, in seconds; `None`: it does not end.
+    pub left_s: Option<f64>,
+    /// How often it was delivered, this time included.
+    pub deliveries: u32,
+    /// How often it was cancelled.
+    pub cancels: u32,
 }
 
 /// One topic.
@@ -263,6 +298,9 @@ pub struct TableFigures {
     /// Indexes that are being built for queries.
     #[serde(rename = "building_indexes")]
     pub building_index_count: u64,
+    /// The changes and queries since the start.
+    #[serde(flatten)]
+    pub changes: TableChanges,
     /// The fields of the key. Empty when publishers supply the keys.
     pub key: Vec<String>,
     /// `persistent` or `transient`.
@@ -276,6 +314,31 @@ pub struct TableFigures {
     /// For a last-value topic that has a pattern: the number of topics with records.
     #[serde(rename = "topics", skip_serializing_if = "Option::is_none")]
     pub topic_count: Option<u64>,
+}
+
+/// The changes of the records of a last-value topic, and its queries, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TableChanges {
+    /// Messages with a new key.
+    pub inserts: u64,
+    /// Messages that replaced a record.
+    pub updates: u64,
+    /// Records that a delete removed.
+    pub deletes: u64,
+    /// Records whose lifetime has ended.
+    pub expiries: u64,
+    /// Queries of its records, and subscriptions that received them.
+    pub queries: u64,
+}
+
+impl AddAssign for TableChanges {
+    fn add_assign(&mut self, other: Self) {
+        self.inserts += other.inserts;
+        self.updates += other.updates;
+        self.deletes += other.deletes;
+        self.expiries += other.expiries;
+        self.queries += other.queries;
+    }
 }
 
 /// The links of an instance to others.
@@ -374,13 +437,8 @@ pub struct JournalFigures {
     pub kept_by: Option<&'static str>,
     /// Bytes of records that were written since the start.
     pub appended_bytes: u64,
-    /// The upper bounds of the durations of syncs, in seconds.
-    pub sync_bounds_s: Vec<f64>,
-    /// The number of syncs up to each bound and above the bound before it, and the number of
-    /// longer ones.
-    pub sync_counts: Vec<u64>,
-    /// The sum of the durations of syncs, in seconds.
-    pub sync_sum_s: f64,
+    /// The syncs of its files.
+    pub syncs: DurationFigures,
 }
 
 /// A transport.
@@ -404,6 +462,18 @@ pub struct TransportFigures {
     pub bytes_out: u64,
 }
 
+/// Durations since the start, counted by upper bounds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct DurationFigures {
+    /// The upper bounds, in seconds.
+    pub bounds_s: Vec<f64>,
+    /// The number of durations up to each bound and above the bound before it, and the number of
+    /// longer ones.
+    pub counts: Vec<u64>,
+    /// The sum of the durations, in seconds.
+    pub sum_s: f64,
+}
+
 /// Every figure of an instance at one time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
@@ -425,6 +495,20 @@ pub struct Figures {
     pub transports: Vec<TransportFigures>,
     /// The ends of connections, by their reasons.
     pub disconnects: BTreeMap<&'static str, u64>,
+    /// The times from the receipt of publishes to their persistence: one for the publishes of a
+    /// client in a turn.
+    pub persisted_durations: DurationFigures,
+}
+
+impl DurationFigures {
+    /// Durations that were counted by the bounds of [`SYNC_BOUNDS_US`].
+    pub fn new(counts: &[u64], sum: Duration) -> Self {
+        DurationFigures {
+            bounds_s: SYNC_BOUNDS_US.iter().map(|bound| *bound as f64 / 1e6).collect(),
+            counts: counts.to_vec(),
+            sum_s: sum.as_secs_f64(),
+        }
+    }
 }
 
 impl Figures {

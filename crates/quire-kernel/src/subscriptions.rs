@@ -40,6 +40,13 @@ impl Subscriptions {
         self.all.get_mut(id).filter(|subscription| !subscription.delivery.has_ended)
     }
 
+    /// Counts messages that were sent to a subscription.
+    pub fn note_sent(&mut self, id: SubscriptionId, message_count: u64, size: usize) {
+        if let Some(subscription) = self.all.get_mut(id) {
+            subscription.delivery.sent.note(message_count, size);
+        }
+    }
+
     /// The subscription has its records. When it is served from the log, the messages after the
     /// records may follow.
     pub fn follow_log(&mut self, id: SubscriptionId) {
@@ -160,6 +167,8 @@ impl Context {
             backlog: None,
             max_backlog: None,
             is_paused: subscription.delivery.is_paused,
+            messages_out: subscription.delivery.sent.message_count,
+            bytes_out: subscription.delivery.sent.size,
         }
     }
 
@@ -225,7 +234,9 @@ impl Context {
         let id = match replaced {
             Some(replaced) => {
                 self.release_patterns(replaced);
+                let sent = self.subscription(replaced).delivery.sent;
                 *self.subscription(replaced) = subscription;
+                self.subscription(replaced).delivery.sent = sent;
                 replaced
             }
             None => {

@@ -247,6 +247,15 @@ impl Engine {
         asked.map_err(|error| to_python(py, error))?.map_err(|reply| unexpected(py, reply))
     }
 
+    /// The messages of a queue in the hands of subscriptions, up to this number, as a JSON array.
+    fn held(&self, py: Python<'_>, queue: String, limit: usize) -> PyResult<String> {
+        match self.admin(py, AdminCommand::Held(queue, limit))? {
+            // Fails only for maps whose keys are not text.
+            AdminReply::Held(held) => Ok(serde_json::to_string(&held).unwrap_or_default()),
+            reply => Err(unexpected(py, reply)),
+        }
+    }
+
     /// The links to other instances, as a JSON object.
     fn replication(&self, py: Python<'_>) -> PyResult<String> {
         match self.admin(py, AdminCommand::Replication)? {

@@ -1,6 +1,6 @@
 //! Looking at a queue without changing it: its waiting messages and its figures.
 
-use super::event::{QueueStats, WaitingMessage};
+use super::event::{HeldMessage, QueueStats, WaitingMessage};
 use super::id::{QueueId, Time};
 use super::messages::{Key, MessageState};
 use super::queues::Queues;
@@ -76,6 +76,25 @@ impl Queues {
         leases.filter(|lease| lease.taken).map(|lease| Position::new(lease.position)).collect()
     }
 
+    /// Up to `limit` messages in the hands of subscriptions: those that were delivered first.
+    pub fn held(&self, queue: QueueId, limit: usize) -> Vec<HeldMessage> {
+        let Some(state) = self.live(queue) else { return Vec::new() };
+        let slots = std::iter::successors(state.leases.oldest(), |slot| self.leases.after(*slot));
+        let held = slots.take(limit).map(|slot| {
+            let lease = self.leases.get(slot);
+            HeldMessage {
+                position: Position::new(lease.position),
+                bookmark: if lease.taken { None } else { state.messages.bookmark(lease.ordinal) },
+                subscription: self.id(lease.subscription),
+                since: Time::new(lease.started),
+                deadline: (lease.deadline != u64::MAX).then(|| Time::new(lease.deadline)),
+                delivery_count: lease.deliveries,
+                cancel_count: lease.cancels,
+            }
+        });
+        held.collect()
+    }
+
     /// The figures of a queue.
     pub fn stats(&self, queue: QueueId, now: Time) -> Option<QueueStats> {
         let state = self.live(queue)?;
@@ -104,6 +123,7 @@ impl Queues {
             acknowledged: totals.acknowledged,
             cancelled: totals.cancelled,
             expired: totals.expired,
+            expired_by: totals.expired_by,
             taken: totals.taken,
             released: totals.released,
         })

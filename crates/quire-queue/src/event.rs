@@ -379,10 +379,63 @@ pub struct QueueStats {
     pub cancelled: u64,
     /// Messages expired.
     pub expired: u64,
+    /// The same by their reasons.
+    #[serde(flatten)]
+    pub expired_by: ExpiredBy,
     /// Messages delivered at most once.
     pub taken: u64,
     /// Barriers released.
     pub released: u64,
+}
+
+/// Expired messages by their reasons. A message with several reasons counts for each of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ExpiredBy {
+    /// Their time was over.
+    #[serde(rename = "expired_time_limit")]
+    pub time_limit: u64,
+    /// Acknowledged with `expire`.
+    #[serde(rename = "expired_forced_expire")]
+    pub forced_expire: u64,
+    /// Cancelled more often than `max_cancels`.
+    #[serde(rename = "expired_max_cancels")]
+    pub max_cancels: u64,
+    /// Delivered `max_deliveries` times without success.
+    #[serde(rename = "expired_max_deliveries")]
+    pub max_deliveries: u64,
+}
+
+impl ExpiredBy {
+    /// Counts a message.
+    pub(super) fn note(&mut self, reasons: Reasons) {
+        for (reason, count) in [
+            (Reasons::TIME_LIMIT, &mut self.time_limit),
+            (Reasons::FORCED_EXPIRE, &mut self.forced_expire),
+            (Reasons::MAX_CANCELS, &mut self.max_cancels),
+            (Reasons::MAX_DELIVERIES, &mut self.max_deliveries),
+        ] {
+            *count += u64::from(reasons.contains(reason));
+        }
+    }
+}
+
+/// A message in the hands of a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldMessage {
+    /// Its position in the log.
+    pub position: Position,
+    /// Its name on every instance; `None`: it has none, or it has left the queue already.
+    pub bookmark: Option<Bookmark>,
+    /// The subscription that holds it.
+    pub subscription: SubscriptionId,
+    /// When it was delivered.
+    pub since: Time,
+    /// When the lease ends; `None`: it does not.
+    pub deadline: Option<Time>,
+    /// How often it was delivered, this time included.
+    pub delivery_count: u32,
+    /// How often it was cancelled.
+    pub cancel_count: u32,
 }
 
 fn seconds<S: Serializer>(ns: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {

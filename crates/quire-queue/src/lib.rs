@@ -55,8 +55,8 @@ pub use config::{
     ConfigError, EarlierExpiration, ExpirationModel, FairnessModel, Leasing, QueueConfig, Semantics,
 };
 pub use event::{
-    Change, ChangeKind, Delivery, Enqueued, LeaseEvent, LeaseEventKind, LostCause, LostLease, Matcher,
-    QueueEntry, QueueStats, Reasons, SubscriptionSpec, WaitingMessage,
+    Change, ChangeKind, Delivery, Enqueued, ExpiredBy, HeldMessage, LeaseEvent, LeaseEventKind, LostCause,
+    LostLease, Matcher, QueueEntry, QueueStats, Reasons, SubscriptionSpec, WaitingMessage,
 };
 pub use id::{ConnectionId, FilterId, QueueId, SubscriptionId, Time};
 pub use lease_record::{LeaseRun, LeasesWriter};

@@ -267,7 +267,10 @@ impl Queues {
         let state = &mut self.queues[queue as usize];
         let bookmark = state.remove(ordinal);
         match kind {
-            ChangeKind::Expired { .. } => state.totals.expired += 1,
+            ChangeKind::Expired { reasons, .. } => {
+                state.totals.expired += 1;
+                state.totals.expired_by.note(reasons);
+            }
             _ => state.totals.acknowledged += 1,
         }
         self.changes.push_back(Change {

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use super::class::{Class, Matches};
 use super::config::{FairnessModel, QueueConfig};
 use super::delay::Delays;
-use super::event::Matcher;
+use super::event::{ExpiredBy, Matcher};
 use super::id::FilterId;
 use super::lapse::{Holder, Lapses};
 use super::lease::{Leases, NONE, QueueLeases};
@@ -94,6 +94,7 @@ pub(super) struct Totals {
     pub acknowledged: u64,
     pub cancelled: u64,
     pub expired: u64,
+    pub expired_by: ExpiredBy,
     pub expired_leases: u64,
     pub taken: u64,
     pub released: u64,

@@ -4,7 +4,7 @@
 //! which never decreases. Messages are stamped with [`Now::wall`]. Tests begin at zero and move
 //! time by hand.
 
-use std::ops::Add;
+use std::ops::{Add, Sub};
 use std::time::Duration;
 
 use crate::Timestamp;
@@ -26,6 +26,15 @@ impl Instant {
 
     /// The time from `earlier` to `self`; zero when `earlier` is not before.
     pub const fn since(self, earlier: Instant) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Sub for Instant {
+    type Output = Duration;
+
+    /// The time since an earlier instant; zero for a later one.
+    fn sub(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }

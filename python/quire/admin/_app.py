@@ -12,14 +12,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from quire._errors import ConfigError
+from quire._errors import ConfigError, QuireError
 from quire.admin import _forms, _nodes
 from quire.admin._access import Access
 from quire.admin._errors import HTTPError, bad_value
 from quire.admin._figures import Figures, Tree
 from quire.admin._forms import Window
 from quire.admin._guarding import App, Guarding
-from quire.admin._metrics import Node
+from quire.admin._metrics import DETAILS, Node
 from quire.admin._nodes import Place
 from quire.admin._prometheus import Exposition
 from quire.admin._statistics import History
@@ -200,12 +200,20 @@ class AdminApp:
             samples = None
         if samples is None:
             value = _nodes.metrics_of(place, tree, rates).get(name)
+            if place.metric is DETAILS:
+                value = await self._details(place.id or "")
             found = _forms.leaf(place, value, now)
             rows = [{"timestamp": now, name: value}]
         else:
             found = _forms.leaf(place, samples, now)
             rows = [{"timestamp": at, name: value} for at, value in samples]
         return _forms.to_csv(rows, ["timestamp", name]) if form == "csv" else _whole(place, form, found, None)
+
+    async def _details(self, queue: str) -> dict[str, Any]:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, self.figures.details, queue)
+        except QuireError as error:
+            raise HTTPError(409, error.code, str(error)) from None
 
     def _samples(self, place: Place, query: Mapping[str, str]) -> list[tuple[str, Any]]:
         """The samples of a leaf in the range of a request."""

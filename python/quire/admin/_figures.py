@@ -20,6 +20,8 @@ from quire.config import Config
 Tree = dict[str, Any]
 #: The age of figures that an answer may have, in seconds.
 AGE_MAX: Final = 1.0
+#: Messages in the hands of subscriptions that the details of a queue have.
+HELD_MAX: Final = 1000
 
 State = Literal["starting", "recovering", "running", "stopping"]
 
@@ -37,8 +39,8 @@ class Figures:
         self._last: Tree = {}
         self._asked = -AGE_MAX
         self._fixed = _fixed(config, self._started)
-        #: The durations of syncs.
-        self.syncs = Durations([], [0], 0.0)
+        #: The durations of syncs, and those of publishes until they were persisted.
+        self.syncs = self.persisted = Durations([], [0], 0.0)
         #: The rates of the last interval, by the path of the node.
         self.rates: Tree = {}
         #: The addresses of the transports.
@@ -48,6 +50,9 @@ class Figures:
         self.lifetimes: list[dict[str, str]] = []
         #: Further figures, by the paths of nodes.
         self.more: Callable[[], Tree] = dict
+        #: Returns the messages of a queue that subscriptions hold: those that were delivered first,
+        #: up to a number, as JSON.
+        self.ask_held: Callable[[str, int], str] = lambda queue, limit: "[]"
 
     def current(self) -> Tree:
         """Returns figures that are at most a second old. It may wait for a turn of the server."""
@@ -62,12 +67,12 @@ class Figures:
         text = self._ask_core()
         now = time.time()
         tree: Tree = {node.path: {} for node in NODES}
-        tree |= self._host.read(self._directories()) | _host.process()
+        tree |= self._host.read(self._directories()) | self._host.process()
         if text is not None:
             core = json.loads(text)
-            tree |= _of_core(core)
-            journal = core["journal"]
-            self.syncs = Durations(journal["sync_bounds_s"], journal["sync_counts"], journal["sync_sum_s"])
+            self.syncs = Durations.of(core["journal"]["syncs"])
+            self.persisted = Durations.of(core["persisted_durations"])
+            tree |= _of_core(core, self._config, self.syncs, self.persisted)
         tree["instance"] = self._fixed | {
             "state": self.state,
             "timestamp": timestamp(now),
@@ -83,6 +88,20 @@ class Figures:
             for transport in self._config.transport
         }
         return tree | self.more()
+
+    def details(self, queue: str) -> dict[str, Any]:
+        """Returns the subscriptions of a queue, and the messages that they hold. Without data."""
+        subscriptions = [
+            {"id": id} | each
+            for id, each in self.current().get("instance/subscriptions", {}).items()
+            if each["kind"] == "queue" and each["topic"] == queue
+        ]
+        leases = [
+            {name: value for name, value in each.items() if name != "subscription"}
+            | {"sub_id": each["subscription"]}
+            for each in json.loads(self.ask_held(queue, HELD_MAX))
+        ]
+        return {"subscriptions": subscriptions, "leases": leases}
 
     def _directories(self) -> dict[str, Path]:
         directories = {"journal": self._config.journal_directory, "data": self._config.data_directory}
@@ -100,15 +119,19 @@ class Durations:
     counts: list[int]
     sum: float
 
+    @classmethod
+    def of(cls, core: Mapping[str, Any]) -> Durations:
+        """Those in an answer of the core."""
+        return cls(core["bounds_s"], core["counts"], core["sum_s"])
 
-def quantile(bounds: list[float], counts: list[int], share: float) -> float:
-    """The bound below which this share of durations is; the last bound for longer ones."""
-    wanted, seen = share * sum(counts), 0
-    for bound, count in zip(bounds, counts, strict=False):
-        seen += count
-        if seen >= wanted:
-            return bound if seen else 0.0
-    return bounds[-1] if bounds else 0.0
+    def quantile(self, share: float) -> float:
+        """The bound below which this share of durations is; the last bound for longer ones."""
+        wanted, seen = share * sum(self.counts), 0
+        for bound, count in zip(self.bounds, self.counts, strict=False):
+            seen += count
+            if seen >= wanted:
+                return bound if seen else 0.0
+        return self.bounds[-1] if self.bounds else 0.0
 
 
 def rates_of(before: Tree, after: Tree, seconds: float) -> Tree:
@@ -157,12 +180,16 @@ def _fixed(config: Config, started: float) -> dict[str, Any]:
     }
 
 
-def _of_core(core: dict[str, Any]) -> Tree:
+def _of_core(core: dict[str, Any], config: Config, syncs: Durations, persisted: Durations) -> Tree:
     """The figures of the core, by the paths of the nodes."""
+    local = {queue.name for queue in config.local_queue}
+    for name, queue in core["queues"].items():
+        queue["kind"] = "local_queue" if name in local else "queue"
     server, journal = core["server"], core["journal"]
     files = ("active_bytes", "sealed_bytes", "archived_bytes", "compressed_bytes")
     return collections_of(core) | {
-        "instance/messages": _chosen(NODE_AT["instance/messages"], core),
+        "instance/messages": _chosen(NODE_AT["instance/messages"], core)
+        | {"persisted_p50_s": persisted.quantile(0.5), "persisted_p99_s": persisted.quantile(0.99)},
         "instance/disconnects": {
             metric.name: core["disconnects"].get(metric.name, 0)
             for metric in NODE_AT["instance/disconnects"].metrics
@@ -177,9 +204,9 @@ def _of_core(core: dict[str, Any]) -> Tree:
             "writable": not core["journal_failed"],
             "last": server["persisted"],
             "kept_by": journal["kept_by"] or "",
-            "syncs": sum(journal["sync_counts"]),
-            "sync_p50_s": quantile(journal["sync_bounds_s"], journal["sync_counts"], 0.5),
-            "sync_p99_s": quantile(journal["sync_bounds_s"], journal["sync_counts"], 0.99),
+            "syncs": sum(syncs.counts),
+            "sync_p50_s": syncs.quantile(0.5),
+            "sync_p99_s": syncs.quantile(0.99),
             "appended": core["appended"],
         },
     }
@@ -195,7 +222,9 @@ def collections_of(core: dict[str, Any]) -> Tree:
             for each in core["clients"]
         },
         "instance/subscriptions": {
-            f"{each['connection']}-{each['subscription']}": _chosen(NODE_AT["instance/subscriptions"], each)
+            f"{each['connection']}-{each['subscription']}": _chosen(
+                NODE_AT["instance/subscriptions"], each | {"sub_id": each["subscription"]}
+            )
             for each in core["all_subscriptions"]
         },
         "instance/topics": {
@@ -206,11 +235,10 @@ def collections_of(core: dict[str, Any]) -> Tree:
             name: _chosen(NODE_AT["instance/queues"], queue) for name, queue in core["queues"].items()
         },
         "instance/last_values": {
-            each["topic"]: {
-                "records": each["last_values"]["records"],
-                "bytes": each["last_values"]["bytes"],
-                "memory_bytes": each["last_values"]["memory"],
-            }
+            each["topic"]: _chosen(
+                NODE_AT["instance/last_values"],
+                each["last_values"] | {"memory_bytes": each["last_values"]["memory"]},
+            )
             for each in core["topics"]
             if each["last_values"] is not None
         },

@@ -126,7 +126,7 @@ def to_csv(rows: list[dict[str, Any]], head: list[str]) -> bytes:
 def head_of(node: Node) -> list[str]:
     """The columns of a collection."""
     rates = [metric.name + RATE for metric in node.metrics if metric.kind == "C"]
-    return ["id", *(metric.name for metric in node.metrics), *rates]
+    return ["id", *(metric.name for metric in node.metrics if metric.unit != "list"), *rates]
 
 
 def _cell(value: Any) -> Any:

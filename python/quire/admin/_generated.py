@@ -31,6 +31,13 @@ ALERTS: Final = (
         "Archive or remove journal files: quire journal remove --help.",
     ),
     (
+        "QuireCertificateExpires",
+        "quire_certificate_expires_seconds < 7 * 86400",
+        "0m",
+        "warning",
+        "Replace the files of the certificate. The server follows them.",
+    ),
+    (
         "QuireReplicationLost",
         "quire_replication_connected == 0",
         "1m",

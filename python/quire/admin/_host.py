@@ -22,10 +22,12 @@ Collection = dict[str, Object]
 
 
 class Host:
-    """Reads the figures of the machine. The use of processors is that between two calls."""
+    """Reads the figures of the machine and of this process. The use of processors is that between two calls."""
 
     def __init__(self) -> None:
         self._cpu_times: dict[str, tuple[int, ...]] = {}
+        #: By the ids of threads: the processor time, and when it has grown last.
+        self._active: dict[str, tuple[float, float]] = {}
 
     def read(self, directories: Mapping[str, Path]) -> dict[str, Any]:
         """Returns the figures by the paths of their nodes. `directories`: of file systems, by their kind."""
@@ -59,15 +61,24 @@ class Host:
                 },
             )
 
+    def process(self) -> dict[str, Any]:
+        """The figures of this process, by the paths of their nodes."""
+        times = os.times()
+        return {
+            "instance/cpu": {"user_s": times.user, "system_s": times.system},
+            "instance/memory": {"resident_bytes": _resident_size()},
+            "instance/threads": self._with_activity(dict(_threads())),
+        }
 
-def process() -> dict[str, Any]:
-    """The figures of this process, by the paths of their nodes."""
-    times = os.times()
-    return {
-        "instance/cpu": {"user_s": times.user, "system_s": times.system},
-        "instance/memory": {"resident_bytes": _resident_size()},
-        "instance/threads": dict(_threads()),
-    }
+    def _with_activity(self, threads: Collection) -> Collection:
+        """Adds the time since a thread was last active, as far as two calls can tell."""
+        now, before, self._active = time.monotonic(), self._active, {}
+        for id, thread in threads.items():
+            known = before.get(id)
+            since = now if known is None or known[0] != thread["cpu_s"] else known[1]
+            self._active[id] = thread["cpu_s"], since
+            thread["last_active_s"] = round(now - since, 3)
+        return threads
 
 
 def user_name() -> str:

@@ -71,6 +71,11 @@ class HTTPServer:
         elif self._socket is not None:
             self._socket.close()
 
+    @property
+    def expires(self) -> float | None:
+        """When its certificate expires, in seconds since 1970; `None`: it has none."""
+        return None if self._certificates is None else self._certificates.expires
+
     def descriptors(self) -> list[int]:
         """The sockets, by their numbers, that a forked child must not keep open."""
         return [] if self._socket is None else [self._socket.fileno()]

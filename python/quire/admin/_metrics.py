@@ -71,6 +71,9 @@ def _queue(name: str, **labels: str) -> Series:
     return Series(f"quire_queue_{name}", "queue", labels)
 
 
+#: It is asked for when a request wants it.
+DETAILS: Final = Metric("details", "S", "list", "its subscriptions, and the messages that they hold")
+
 NODES: Final[tuple[Node, ...]] = (
     Node(
         "host",
@@ -173,6 +176,7 @@ NODES: Final[tuple[Node, ...]] = (
         (
             Metric("name", "F", "text", "name of the thread"),
             Metric("cpu_s", "C", "s", "its processor time"),
+            Metric("last_active_s", "S", "s", "time since its processor time has grown"),
         ),
         id="THREAD",
     ),
@@ -195,6 +199,13 @@ NODES: Final[tuple[Node, ...]] = (
             Metric("refused", "C", "messages", "publishes that were refused"),
             Metric("delivered", "C", "messages", "messages sent to subscriptions"),
             Metric("unreadable", "C", "messages", "messages that a filter or expression could not read"),
+            Metric(
+                "persisted_p50_s",
+                "S",
+                "s",
+                "half of the publishes were persisted in at most this time, by the bounds of the histogram",
+            ),
+            Metric("persisted_p99_s", "S", "s", "99 of 100 publishes were persisted in at most this time"),
             Metric("received_bytes", "C", "bytes", "received from clients and other instances"),
             Metric("sent_bytes", "C", "bytes", "sent to clients"),
         ),
@@ -204,6 +215,7 @@ NODES: Final[tuple[Node, ...]] = (
         "the connections of clients",
         (
             Metric("client_name", "F", "text", "its client name; empty before logon"),
+            Metric("client_version", "F", "text", "the version of its library"),
             Metric("user", "F", "text", "its user"),
             Metric("peer", "F", "text", "the address it comes from"),
             Metric("transport", "F", "text", "the transport that it uses"),
@@ -227,9 +239,12 @@ NODES: Final[tuple[Node, ...]] = (
         (
             Metric("client_name", "F", "text", "the client name of its connection"),
             Metric("connection", "F", "number", "its connection"),
+            Metric("sub_id", "F", "number", "its number on the connection"),
             Metric("topic", "F", "text", "its topic or pattern"),
             Metric("filter", "F", "text", "its filter"),
             Metric("kind", "F", "text", "`live`, `replay`, `queue` or `last_value`"),
+            Metric("messages_out", "C", "messages", "messages sent to it"),
+            Metric("bytes_out", "C", "bytes", "bytes of the frames of these messages"),
             Metric("position", "S", "position", "of a replay: the position up to which messages were sent"),
             Metric("lag", "S", "records", "of a replay: records of the log after the position"),
             Metric("lag_s", "S", "s", "of a replay: age of the first of these records"),
@@ -262,6 +277,8 @@ NODES: Final[tuple[Node, ...]] = (
         "instance/queues",
         "the queues",
         (
+            Metric("message_type", "F", "text", "type of its messages"),
+            Metric("kind", "F", "text", "`queue` or `local_queue`"),
             Metric("takes_dead_letters", "F", "bool", "it is over the dead letter topic of a queue"),
             Metric("depth", "S", "messages", "active messages: waiting, delayed and leased"),
             Metric(
@@ -324,6 +341,15 @@ NODES: Final[tuple[Node, ...]] = (
                 _queue("cancelled_messages"),
             ),
             Metric("expired", "C", "messages", "messages that expired"),
+            *(
+                Metric(f"expired_{reason}", "C", "messages", text, _queue("expired_messages", reason=reason))
+                for reason, text in (
+                    ("time_limit", "of these: their time was over"),
+                    ("forced_expire", "of these: acknowledged with `expire`"),
+                    ("max_cancels", "of these: cancelled more often than `max_cancels`"),
+                    ("max_deliveries", "of these: delivered `max_deliveries` times without success"),
+                )
+            ),
             Metric("taken", "C", "messages", "messages delivered at most once"),
             Metric("released", "C", "messages", "barriers that were released"),
             Metric(
@@ -334,6 +360,7 @@ NODES: Final[tuple[Node, ...]] = (
                 _queue("dead_letters"),
             ),
             Metric("expired_leases", "C", "leases", "leases that ran out", _queue("expired_leases")),
+            DETAILS,
         ),
         id="QUEUE",
     ),
@@ -344,6 +371,22 @@ NODES: Final[tuple[Node, ...]] = (
             Metric("records", "S", "records", "records", Series("quire_last_value_records", "topic")),
             Metric("bytes", "S", "bytes", "bytes of their messages"),
             Metric("memory_bytes", "S", "bytes", "memory that the topic uses"),
+            *(
+                Metric(
+                    name,
+                    "C",
+                    unit,
+                    text,
+                    Series("quire_last_value_changes", "topic", {"operation": operation}),
+                )
+                for name, unit, text, operation in (
+                    ("inserts", "messages", "messages with a new key", "insert"),
+                    ("updates", "messages", "messages that replaced a record", "update"),
+                    ("deletes", "records", "records that a delete removed", "delete"),
+                    ("expiries", "records", "records whose lifetime has ended", "expire"),
+                )
+            ),
+            Metric("queries", "C", "queries", "queries, and subscriptions that received the records"),
         ),
         id="TOPIC",
     ),
@@ -513,6 +556,21 @@ NODES: Final[tuple[Node, ...]] = (
         id="TRANSPORT",
     ),
     Node(
+        "instance/certificates",
+        "the certificates of the server: `transport NAME`, `replication`, `destination NAME` and `admin`",
+        (
+            Metric("expires", "S", "time", "when the first certificate of its file expires"),
+            Metric(
+                "expires_s",
+                "S",
+                "s",
+                "time until then; negative after it",
+                Series("quire_certificate_expires_seconds", "kind"),
+            ),
+        ),
+        id="CERTIFICATE",
+    ),
+    Node(
         "instance/disconnects",
         "the ends of connections, by their reasons",
         tuple(
@@ -573,8 +631,12 @@ class Only:
 
 
 SYNC_DURATION: Final = Only("quire_journal_sync_duration_seconds", "time that a sync of a file took")
+PERSISTED_DURATION: Final = Only(
+    "quire_publish_persisted_duration_seconds",
+    "time from the receipt of publishes to their persistence, once for the publishes of a client in a turn",
+)
 LOOP_DELAY: Final = Only("quire_loop_delay_seconds", "time that the event loop let a call wait")
-HISTOGRAMS: Final = (SYNC_DURATION, LOOP_DELAY)
+HISTOGRAMS: Final = (SYNC_DURATION, PERSISTED_DURATION, LOOP_DELAY)
 BUILD_INFO: Final = Only("quire_build_info", "1, with the version of quire")
 READY: Final = Only("quire_ready", "1: every check of `/readyz` is true")
 

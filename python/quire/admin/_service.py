@@ -13,9 +13,10 @@ from quire.admin import _console
 from quire.admin._access import Access
 from quire.admin._app import AdminApp, Health
 from quire.admin._figures import Durations, Figures, Tree
+from quire.admin._host import timestamp
 from quire.admin._http import HTTPServer
 from quire.admin._logging import LogCounter
-from quire.admin._metrics import LOOP_DELAY, SYNC_DURATION
+from quire.admin._metrics import LOOP_DELAY, PERSISTED_DURATION, SYNC_DURATION
 from quire.admin._prometheus import Exposition
 from quire.admin._pulse import Pulse
 from quire.admin._requests import Requests
@@ -46,6 +47,7 @@ class Administration:
         self._health.idle = lambda: self._pulse.idle
         self._figures = Figures(server.config, self._ask_core)
         self._figures.more = self._more
+        self._figures.ask_held = self._ask_held
         self._log_counter = LogCounter()
         _log.addHandler(self._log_counter)
         self._interval = admin.interval
@@ -128,16 +130,33 @@ class Administration:
         except QuireError:
             return None  # it was closed meanwhile
 
+    def _ask_held(self, queue: str, limit: int) -> str:
+        return self._server._running_engine.held(queue, limit)
+
     def _more(self) -> Tree:
         statistics = {} if self._sampler is None else self._sampler.figures()
         return {
             "instance/loop": self._pulse.figures(),
             "instance/statistics": statistics,
             "instance/logging": self._log_counter.figures(),
+            "instance/certificates": self._certificates(),
+        }
+
+    def _certificates(self) -> Tree:
+        expiries = self._server._expiries()
+        if self._http is not None and self._http.expires is not None:
+            expiries["admin"] = self._http.expires
+        now = time.time()
+        return {
+            name: {"expires": timestamp(at), "expires_s": round(at - now, 3)} for name, at in expiries.items()
         }
 
     def _durations(self) -> dict[str, Durations]:
-        return {SYNC_DURATION.name: self._figures.syncs, LOOP_DELAY.name: self._pulse.durations}
+        return {
+            SYNC_DURATION.name: self._figures.syncs,
+            PERSISTED_DURATION.name: self._figures.persisted,
+            LOOP_DELAY.name: self._pulse.durations,
+        }
 
     def _history(self) -> History | None:
         return None if self._sampler is None else self._sampler.history()

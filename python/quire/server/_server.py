@@ -510,6 +510,20 @@ class Server:
             [of(each.tls, f"destination {each.name!r}") for each in replication.destination],
         )
 
+    def _expiries(self) -> dict[str, float]:
+        """When the certificates of the server expire, in seconds since 1970, by what they are for."""
+        config = self.config
+        named = [
+            *zip((f"transport {each.name}" for each in config.transport), self._transport_tls, strict=False),
+            ("replication", self._links_tls),
+            *zip(
+                (f"destination {each.name}" for each in config.replication.destination),
+                self._destination_tls,
+                strict=False,
+            ),
+        ]
+        return {name: tls.expires for name, tls in named if tls is not None and tls.expires is not None}
+
     def _follow_files(self) -> None:
         """Uses new certificates for new connections, and new users, a few seconds after their files have changed."""
         certificates = [*self._transport_tls, self._links_tls, *self._destination_tls]

@@ -11,9 +11,11 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import ssl
 import stat
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -33,6 +35,11 @@ _FLUSH_SIZE: Final = 64 * 1024
 _REFUSED_GRACE: Final = 2.0
 #: The algorithms of TLS 1.2: those with forward secrecy. All of TLS 1.3 have it.
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL"
+
+_PEM: Final = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+#: Tags of the fields of a certificate.
+_EXPLICIT_VERSION: Final = 0xA0
+_UTC_TIME: Final = 0x17
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENTS: Final = {
@@ -146,6 +153,8 @@ class Certificates:
         self._left_out: dict[str, int] = {}
         self._seen = self._marks()
         self.context: ssl.SSLContext = self._load()
+        #: When the first of its certificates expires, in seconds since 1970; `None`: it has none.
+        self.expires: float | None = self._expiry()
 
     def is_for(self, tls: ServerTLS | LinkTLS, what: str) -> bool:
         """Whether it is the context of these settings."""
@@ -163,7 +172,7 @@ class Certificates:
             return
         self._seen = marks
         try:
-            self.context = self._load()
+            self.context, self.expires = self._load(), self._expiry()
         except ConfigError as error:
             # A certificate and its key are two files, so this may be the moment between them.
             _log.warning("%s: the certificate was not changed: %s", self._what, error)
@@ -192,8 +201,49 @@ class Certificates:
         tls = self._tls
         return server_context(tls) if isinstance(tls, ServerTLS) else link_context(tls)
 
+    def _expiry(self) -> float | None:
+        return None if self._tls.certificate is None else expiry_of(self._tls.certificate)
+
     def _marks(self) -> list[tuple[int, int, int] | None]:
         return [mark_of(value) for _, value in self._tls if isinstance(value, Path)]
+
+
+def expiry_of(path: Path) -> float | None:
+    """Returns when the first certificate of a file expires, in seconds since 1970.
+
+    `None`: the file has none that can be read.
+    """
+    text = path.read_text(errors="replace")
+    try:
+        return min(_not_after(ssl.PEM_cert_to_DER_cert(pem)) for pem in _PEM.findall(text))
+    except (ValueError, IndexError):
+        return None
+
+
+def _not_after(der: bytes) -> float:
+    """The end of the validity of a certificate (RFC 5280, section 4.1)."""
+
+    def field(at: int) -> tuple[int, int, int]:
+        """The tag of the field at a place, and where its content begins and ends."""
+        size, begin = der[at + 1], at + 2
+        if size >= 0x80:
+            begin += size - 0x80
+            size = int.from_bytes(der[at + 2 : begin], "big")
+        return der[at], begin, begin + size
+
+    _, at, _ = field(0)
+    _, at, _ = field(at)
+    if der[at] == _EXPLICIT_VERSION:
+        _, _, at = field(at)
+    for _ in ("serial number", "algorithm", "issuer"):
+        _, _, at = field(at)
+    _, at, _ = field(at)
+    _, _, at = field(at)
+    tag, begin, end = field(at)
+    text = der[begin:end].decode("ascii")
+    if tag == _UTC_TIME:
+        text = ("19" if text >= "50" else "20") + text
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
 
 
 def mark_of(path: Path) -> tuple[int, int, int] | None:

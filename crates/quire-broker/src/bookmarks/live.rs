@@ -185,7 +185,8 @@ impl Bookmarks {
             Some(_) => cx.clock.slices.charge(data.len()),
         }
         let message = Message { data, ..message_of(record, number) };
-        cx.clients.sessions.all[session_id].outbox.put_replayed_message(&message, shared);
+        let size = cx.clients.sessions.all[session_id].outbox.put_replayed_message(&message, shared);
+        cx.clients.subscriptions.note_sent(id, 1, size);
         cx.clients.counters.delivered += 1;
         cx.touch(session_id);
     }

@@ -437,10 +437,13 @@ impl Bookmarks {
     fn hand_over(&mut self, cx: &mut Context, id: ReplayId, chunk: &mut Chunk) -> bool {
         let session_id = self.replays[id].session;
         if chunk.items.is_empty() {
-            cx.clients.counters.delivered += chunk.message_count;
             if !chunk.frames.is_empty() {
                 let frames = std::mem::take(&mut chunk.frames);
-                cx.session(session_id).outbox.note_messages(chunk.message_count);
+                for (id, sent) in self.replays[id].subscriptions.iter().zip(&chunk.sent) {
+                    cx.clients.counters.delivered += sent.message_count;
+                    cx.session(session_id).outbox.note_messages(sent.message_count);
+                    cx.clients.subscriptions.note_sent(*id, sent.message_count, sent.size as usize);
+                }
                 cx.session(session_id).outbox.put_replayed(frames);
                 cx.touch(session_id);
             }
@@ -456,12 +459,13 @@ impl Bookmarks {
             let before = index.checked_sub(1).map(|before| chunk.items[before]);
             let (frame_start, key_start) = before.map_or((0, 0), |item| (item.frame_end, item.key_end));
             let frame = &chunk.frames[frame_start..item.frame_end];
+            let subscription = self.replays[id].subscriptions[item.member];
             if members[item.member].conflation_key.is_some() {
-                let subscription = self.replays[id].subscriptions[item.member];
                 cx.hold(subscription, &chunk.keys[key_start..item.key_end], frame);
             } else {
                 frames.extend_from_slice(frame);
                 cx.session(session_id).outbox.note_messages(1);
+                cx.clients.subscriptions.note_sent(subscription, 1, frame.len());
                 cx.clients.counters.delivered += 1;
             }
             self.replay(id).place = item.place;

@@ -294,6 +294,10 @@ impl Broker {
             },
             AdminCommand::Stats => AdminReply::Stats(Box::new(self.stats())),
             AdminCommand::Figures => AdminReply::Figures(Box::new(figures::figures(self))),
+            AdminCommand::Held(name, limit) => match self.queues.held(&self.cx, &name, limit) {
+                Some(held) => AdminReply::Held(held),
+                None => AdminReply::refused(Code::UnknownQueue, format!("no queue has the name {name:?}")),
+            },
             AdminCommand::Server if !self.cx.may_monitor(&by, Resource::Server.name()) => {
                 AdminReply::Identity { name: self.cx.config.name.clone(), user: self.cx.user_of(&by) }
             }

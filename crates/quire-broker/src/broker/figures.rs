@@ -3,8 +3,9 @@
 use super::Broker;
 use crate::subscription::SubscriptionId;
 use crate::tail::LogConsumer;
-use crate::{Figures, JournalFigures, Page, SubscriptionStats, TopicStats, TransportFigures};
-use quire_journal::SYNC_BOUNDS_US;
+use crate::{
+    DurationFigures, Figures, JournalFigures, Page, SubscriptionStats, TopicStats, TransportFigures,
+};
 
 /// Every figure of the instance.
 pub(super) fn figures(broker: &Broker) -> Figures {
@@ -20,6 +21,7 @@ pub(super) fn figures(broker: &Broker) -> Figures {
         journal: journal(broker),
         transports: transports(broker),
         disconnects: broker.cx.clients.counters.ends.clone(),
+        persisted_durations: broker.cx.clients.counters.persisted.figures(),
     }
 }
 
@@ -102,9 +104,7 @@ fn journal(broker: &Broker) -> JournalFigures {
         compressed_bytes: sizes.compressed,
         first: sizes.first.get(),
         appended_bytes: syncs.written_bytes,
-        sync_bounds_s: SYNC_BOUNDS_US.iter().map(|bound| *bound as f64 / 1e6).collect(),
-        sync_counts: syncs.counts.to_vec(),
-        sync_sum_s: syncs.sum.as_secs_f64(),
+        syncs: DurationFigures::new(&syncs.counts, syncs.sum),
         kept_by: first_needed.filter(|(position, _)| *position <= sizes.oldest_last).map(|(_, name)| name),
     }
 }

@@ -371,6 +371,11 @@ impl Broker {
             connection: session.connection,
             peer: session.peer.to_string(),
             client_name: session.client_name().unwrap_or_default(),
+            client_version: session
+                .identity
+                .as_ref()
+                .and_then(|identity| identity.client_version.as_deref())
+                .map(str::to_owned),
             user: session.client_facts().user,
             denied_read_count: session.denied_read_count,
             denied_write_count: session.denied_write_count,

@@ -42,7 +42,12 @@ impl Publishers {
     fn acknowledge_session(&mut self, cx: &mut Context, id: SessionId, key: PublisherKey) {
         let mut answers = Vec::new();
         let Some(publisher) = self.get_mut(key) else { return };
-        publisher.settle(|position, to| cx.log.is_safe(position, to), |settled| answers.push(settled));
+        let (log, now, durations) = (&cx.log, cx.clock.now.instant, &mut cx.clients.counters.persisted);
+        publisher.settle(
+            |position, to| log.is_safe(position, to),
+            |received_at| durations.note(now - received_at),
+            |settled| answers.push(settled),
+        );
         match publisher.next_ack(cx.clock.now.instant) {
             Some(NextAck::Due(sequence)) => answers.push(Settled::Persisted(sequence)),
             Some(NextAck::At(at)) => cx.clock.timers.set(Timer::Acknowledge(id), at),
@@ -218,7 +223,7 @@ impl Publishers {
                 }
             }
             let Some(publisher) = self.get_mut(key) else { continue };
-            publisher.settle(|position, to| cx.log.is_safe(position, to), |_| ());
+            publisher.settle(|position, to| cx.log.is_safe(position, to), |_| (), |_| ());
             publisher.fail(cx.log.replicated.all());
             if let Some(id) = publisher.session {
                 cx.resume_commands(id, Stall::AckBacklog);

@@ -8,6 +8,9 @@ use crate::session::{Identity, Phase, Principal, SessionId, Stall};
 use crate::{Event, Timer};
 use quire_command::{Code, LoggedOn, Logon, Reply};
 
+/// Bytes of the version of a client that are kept: enough for each version of a library.
+const CLIENT_VERSION_SIZE_MAX: usize = 64;
+
 impl Publishers {
     pub(crate) fn log_on(&mut self, cx: &mut Context, id: SessionId, logon: &Logon<'_>) {
         // The server supports every version up to its own, and 0 is not a version. So it supports
@@ -43,6 +46,7 @@ impl Publishers {
             publisher: key,
             incarnation: (logon.incarnation, logon.connection_number),
             persisted: logon.persisted,
+            client_version: logon.client_version.map(shortened),
         });
         session.phase = Phase::LoggingOn;
         let rights = cx.rights_at_logon(id, logon.user);
@@ -108,6 +112,11 @@ impl Publishers {
         }
         self.tidy(key, &cx.log);
     }
+}
+
+/// At most the first bytes of a text of a peer.
+fn shortened(text: &str) -> Box<str> {
+    text[..text.floor_char_boundary(CLIENT_VERSION_SIZE_MAX)].into()
 }
 
 /// Whether the logon is from an earlier connection of the client that holds the name.

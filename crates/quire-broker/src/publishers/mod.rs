@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::log::Log;
 use hashbrown::HashMap;
 use quire_journal::PublisherId;
+use quire_types::time::Instant;
 use rustc_hash::FxBuildHasher;
 use slotmap::SlotMap;
 
@@ -116,10 +117,10 @@ impl Publishers {
 
     /// Records that a publisher has published. [`Publishers::queue_acks`] processes it.
     #[inline]
-    pub(crate) fn activate(&mut self, key: PublisherKey) {
+    pub(crate) fn activate(&mut self, key: PublisherKey, now: Instant) {
         let Some(publisher) = self.all.get_mut(key) else { return };
         if !publisher.is_active {
-            publisher.is_active = true;
+            publisher.begin(now);
             self.active.push(key);
         }
     }
@@ -236,7 +237,7 @@ impl Publishers {
             session.has_published = true;
             cx.touch(id);
         }
-        self.activate(publisher);
+        self.activate(publisher, cx.clock.now.instant);
         Some(publisher)
     }
 

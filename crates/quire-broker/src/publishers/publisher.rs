@@ -46,14 +46,22 @@ pub(crate) struct Publisher {
     refusal_count: usize,
     /// The number of times that its sequence increased by more than is usual, since it logged on.
     jump_count: u64,
+    /// When the first of its messages since the last [`Publisher::queue_ack`] was received.
+    received_at: Option<Instant>,
     /// A message of the publisher was accepted in this turn.
     pub(crate) is_active: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PendingAnswer {
-    /// Sequences up to `sequence` are acknowledged when `position` is persisted.
-    Acknowledge { position: Position, destinations: Destinations, sequence: u64 },
+    /// Sequences up to `sequence` are acknowledged when `position` is persisted. `received_at`:
+    /// when the first of these messages was received here.
+    Acknowledge {
+        position: Position,
+        destinations: Destinations,
+        sequence: u64,
+        received_at: Option<Instant>,
+    },
     /// One publish was refused. The refusal is sent after the acknowledgement of the earlier ones.
     Refuse { position: Position, sequence: u64, refusal: Refusal },
 }
@@ -110,6 +118,7 @@ impl Publisher {
             acked_at: None,
             refusal_count: 0,
             jump_count: 0,
+            received_at: None,
             is_active: false,
         }
     }
@@ -204,6 +213,12 @@ impl Publisher {
         sequence != 0 && sequence <= self.highest
     }
 
+    /// A message was received.
+    pub(crate) fn begin(&mut self, now: Instant) {
+        self.is_active = true;
+        self.received_at.get_or_insert(now);
+    }
+
     /// A message was recorded at `position`.
     pub(crate) fn record(&mut self, sequence: u64, position: Position) {
         self.last = position;
@@ -233,6 +248,7 @@ impl Publisher {
     /// once at the end of a turn, so that a turn needs one entry, not one per message.
     pub(crate) fn queue_ack(&mut self) {
         let (position, sequence) = (self.last, self.highest);
+        let received_at = self.received_at.take();
         let known = match self.pending.back() {
             Some(PendingAnswer::Acknowledge { sequence, .. } | PendingAnswer::Refuse { sequence, .. }) => {
                 *sequence
@@ -244,27 +260,39 @@ impl Publisher {
         }
         let to = std::mem::take(&mut self.destinations);
         match self.pending.back_mut() {
-            Some(PendingAnswer::Acknowledge { position: p, destinations, sequence: s }) if *p == position => {
+            Some(PendingAnswer::Acknowledge { position: p, destinations, sequence: s, .. })
+                if *p == position =>
+            {
                 *s = sequence;
                 *destinations = destinations.union(to);
             }
-            _ => self.pending.push_back(PendingAnswer::Acknowledge { position, destinations: to, sequence }),
+            _ => self.pending.push_back(PendingAnswer::Acknowledge {
+                position,
+                destinations: to,
+                sequence,
+                received_at,
+            }),
         }
     }
 
     /// Settles the answers whose records are safe: `is_safe` decides this for records up to a
-    /// position, with their destinations. Calls `send` with the answers that must be sent at once.
+    /// position, with their destinations. Calls `note` with the time of receipt of messages that
+    /// are safe now, and `send` with the answers that must be sent at once.
     /// [`Publisher::next_ack`] is then the acknowledgement that may be sent in addition.
     pub(crate) fn settle(
         &mut self,
         is_safe: impl Fn(Position, Destinations) -> bool,
+        mut note: impl FnMut(Instant),
         mut send: impl FnMut(Settled),
     ) {
         while let Some(answer) =
             self.pending.pop_front_if(|answer| is_safe(answer.position(), answer.destinations()))
         {
             match answer {
-                PendingAnswer::Acknowledge { sequence, .. } => self.due = self.due.max(sequence),
+                PendingAnswer::Acknowledge { sequence, received_at, .. } => {
+                    received_at.map(&mut note);
+                    self.due = self.due.max(sequence);
+                }
                 PendingAnswer::Refuse { sequence, refusal, .. } => {
                     if let Some(due) = self.due() {
                         self.acked = due;
@@ -332,7 +360,8 @@ impl Publisher {
         is_safe: impl Fn(Position, Destinations) -> bool,
     ) -> (u64, Vec<(u64, Refusal)>) {
         let mut refused = Vec::new();
-        self.settle(is_safe, |settled| {
+        let note = |_| ();
+        self.settle(is_safe, note, |settled| {
             if let Settled::Refused(sequence, refusal) = settled {
                 refused.push((sequence, refusal));
             }
@@ -398,7 +427,7 @@ mod tests {
     fn settle(publisher: &mut Publisher, persisted: u64) -> Vec<Settled> {
         let mut answers = Vec::new();
         let is_safe = |position, _| position <= Position::new(persisted);
-        publisher.settle(is_safe, |settled| answers.push(settled));
+        publisher.settle(is_safe, |_| (), |settled| answers.push(settled));
         answers.extend(publisher.take_due(Instant::default()).map(Settled::Persisted));
         answers
     }

@@ -219,7 +219,8 @@ impl QueueService {
         };
         let message = Message { queued: Some(queued), data, ..message_of(&record, number) };
         // The pace of the connection limits deliveries in any case.
-        outbox.put_replayed_message(&message, None);
+        let size = outbox.put_replayed_message(&message, None);
+        cx.clients.subscriptions.note_sent(id, 1, size);
         if !delivery.barrier {
             let bookmark = record.bookmark();
             outstanding[index].insert(bookmark, delivery.position);

@@ -170,6 +170,7 @@ impl Tables {
             return Step::Done;
         }
         cx.clients.counters.delivered += count;
+        cx.session(scan.session).outbox.note_messages(count);
         cx.session(scan.session).outbox.put_replayed(frames);
         cx.touch(scan.session);
         Step::More

@@ -16,7 +16,7 @@ use super::follow::Followers;
 use super::{TableDefinition, TableState, Tables};
 use crate::context::Context;
 use crate::reply::Refused;
-use crate::stats::TableFigures;
+use crate::stats::{TableChanges, TableFigures};
 use crate::subscription::{ServedBy, SubscriptionId};
 use crate::topic::{ContainerId, TableId, TopicId};
 
@@ -28,11 +28,18 @@ pub(super) struct Container {
     /// The position up to which the newest snapshot includes the log, or more; 0: there is no
     /// snapshot.
     pub snapshot_position: Position,
+    /// The changes of topics whose tables were removed.
+    pub gone: TableChanges,
 }
 
 impl Container {
     pub fn new(definition: TableDefinition) -> Self {
-        Container { definition, tables: Vec::new(), snapshot_position: Position::ZERO }
+        Container {
+            definition,
+            tables: Vec::new(),
+            snapshot_position: Position::ZERO,
+            gone: TableChanges::default(),
+        }
     }
 }
 
@@ -148,7 +155,7 @@ impl Tables {
         let mut gone: HashSet<TableId, FxBuildHasher> = HashSet::default();
         for container in &mut self.containers {
             container.tables.retain(|id| {
-                let TableState { definition, table, followers, .. } = &self.all[id.0 as usize];
+                let TableState { definition, table, followers, changes, .. } = &self.all[id.0 as usize];
                 // A large message that is prepared for the topic shares its definition.
                 let is_awaited = Arc::strong_count(definition) > 1;
                 let is_read = table.is_empty()
@@ -161,6 +168,7 @@ impl Tables {
                 self.has_empty |= is_read;
                 if !is_used {
                     gone.insert(*id);
+                    container.gone += *changes;
                 }
                 is_used
             });
@@ -193,6 +201,7 @@ impl Tables {
             memory_size: 0,
             made_index_count: 0,
             building_index_count: 0,
+            changes: container.gone,
             key: definition.key.clone(),
             durability: definition.durability.name(),
             snapshot_position: container.snapshot_position.get(),
@@ -200,7 +209,9 @@ impl Tables {
             topic_count: None,
         };
         for id in &container.tables {
-            let stats = self.all[id.0 as usize].table.stats();
+            let state = &self.all[id.0 as usize];
+            let stats = state.table.stats();
+            figures.changes += state.changes;
             topic_count += u64::from(stats.rows > 0);
             figures.record_count += stats.rows as u64;
             figures.size += stats.rows_size as u64;

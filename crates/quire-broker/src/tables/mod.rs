@@ -67,7 +67,7 @@ use crate::context::Context;
 use crate::io::Event;
 use crate::paged::PagedMemory;
 use crate::session::SessionId;
-use crate::stats::{Page, TableFigures, TopicStats};
+use crate::stats::{Page, TableChanges, TableFigures, TopicStats};
 use crate::subscription::{Begun, Replaced, SowViews, SubscriptionId, UNRECORDED_BEGIN};
 use crate::tail::{Consumed, LogConsumer};
 use crate::topic::{ContainerId, ContainerRoute, TableId, TableRoutes, TopicId};
@@ -156,6 +156,7 @@ struct TableState {
     is_sent: Option<bool>,
     /// The position up to which the newest snapshot includes the log; 0: there is no snapshot.
     snapshot_position: Position,
+    changes: TableChanges,
 }
 
 /// A subscription that has records in view.
@@ -344,6 +345,10 @@ impl Tables {
                 return Put::Newest(None);
             }
         };
+        match is_new {
+            true => state.changes.inserts += 1,
+            false => state.changes.updates += 1,
+        }
         let replaced = if is_new { None } else { self.replaced(id) };
         let (reason, timestamp) = (OofReason::Match, new.timestamp);
         self.changed(cx, id, RowChange { new: Some(&row), bookmark: new.bookmark, reason, timestamp });
@@ -370,6 +375,7 @@ impl Tables {
         if !is_removed {
             return None;
         }
+        self.state(id).changes.deletes += 1;
         self.left(cx, id, OofReason::Deleted, cx.clock.now.wall)
     }
 
@@ -383,6 +389,7 @@ impl Tables {
             return None;
         };
         self.note_forgotten(cx, id);
+        self.state(id).changes.expiries += 1;
         let ended = self.state(id).table.previous().and_then(|row| row.expires).unwrap_or(now);
         self.left(cx, id, OofReason::Expired, ended)
     }
@@ -498,6 +505,7 @@ impl TableState {
             has_logged_forgotten: false,
             is_sent: None,
             snapshot_position,
+            changes: TableChanges::default(),
         }
     }
 
@@ -515,6 +523,7 @@ impl TableState {
             memory_size: stats.memory_size as u64,
             made_index_count: stats.made_indexes as u64,
             building_index_count: stats.building_indexes as u64,
+            changes: self.changes,
             key: self.definition.key.clone(),
             durability: self.definition.durability.name(),
             snapshot_position: self.snapshot_position.get(),

@@ -262,7 +262,9 @@ impl Tables {
         let mut parts = VecDeque::new();
         for (table, as_of) in plan.tables.iter().zip(states) {
             let query = plan.query(filter, as_of, cx.config.limits.max_query_copies);
-            parts.push_back((*table, self.state(*table).table.open(query, cx.clock.now.wall)));
+            let state = self.state(*table);
+            state.changes.queries += 1;
+            parts.push_back((*table, state.table.open(query, cx.clock.now.wall)));
         }
         let Asker { command, acks, number, select } = asker;
         let encoder = cx.session(id).outbox.encoder();

@@ -351,6 +351,9 @@ impl Tables {
         if count > 0 {
             cx.clients.counters.delivered += count;
             cx.session(scan.session).outbox.note_messages(count);
+            if let Some(id) = scan.subscription {
+                cx.clients.subscriptions.note_sent(id, count, frames.len());
+            }
             cx.session(scan.session).outbox.put_replayed(frames);
             cx.touch(scan.session);
         }

@@ -255,7 +255,10 @@ impl Tables {
         let top_n = plan.top_n.take_if(|_| is_of_change);
         let asker = Asker { command, acks, number, select: select.clone() };
         let scan = match page {
-            Some(_) => self.open(cx, id, &plan.without_tables(), None, asker, None),
+            Some((table, _)) => {
+                self.state(table).changes.queries += 1;
+                self.open(cx, id, &plan.without_tables(), None, asker, None)
+            }
             None => self.open(cx, id, &plan, filter.as_ref(), asker, plan.instant),
         };
         match scan {

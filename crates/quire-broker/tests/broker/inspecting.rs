@@ -139,18 +139,22 @@ fn a_subscription_is_listed_with_its_position_its_lag_and_its_backlog() {
         json!({
             "connection": 2, "client_name": "reader", "subscription": 7, "topic": "orders", "filter": "/id = 1", "kind": "replay",
             "position": 0, "lag": 33, "lag_s": null, "backlog": null, "max_backlog": null, "paused": true,
+            "messages_out": 0, "bytes_out": 0,
         }),
         json!({
             "connection": 2, "client_name": "reader", "subscription": 8, "topic": "^orders", "filter": null, "kind": "replay",
             "position": 33, "lag": 0, "lag_s": 0.0, "backlog": null, "max_backlog": null, "paused": false,
+            "messages_out": 30, "bytes_out": 1350,
         }),
         json!({
             "connection": 2, "client_name": "reader", "subscription": 9, "topic": "orders", "filter": null, "kind": "live",
             "position": null, "lag": null, "lag_s": null, "backlog": null, "max_backlog": null, "paused": false,
+            "messages_out": 0, "bytes_out": 0,
         }),
         json!({
             "connection": 3, "client_name": "worker", "subscription": 4, "topic": "jobs", "filter": null, "kind": "queue",
             "position": null, "lag": null, "lag_s": null, "backlog": 3, "max_backlog": 10, "paused": false,
+            "messages_out": 3, "bytes_out": 201,
         }),
     ];
     assert_eq!(listed, expected);

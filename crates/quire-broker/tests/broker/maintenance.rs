@@ -487,7 +487,8 @@ fn the_figures_have_the_same_names_for_clients_and_for_the_process() {
     assert_eq!(
         names(&stats["queues"]["jobs"]),
         "acknowledged age_of_oldest_lease_s age_of_oldest_s backlog cancelled catching_up created dead_letters deferred_acks delayed \
-         delivered depth entered expired expired_leases inactive left_out max_backlog owned released settled strict subscriptions taken \
+         delivered depth entered expired expired_forced_expire expired_leases expired_max_cancels expired_max_deliveries \
+         expired_time_limit inactive left_out max_backlog message_type owned released settled strict subscriptions taken \
          takes_dead_letters target_queue_depth waiting"
     );
     assert_eq!(

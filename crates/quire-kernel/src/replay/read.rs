@@ -5,7 +5,7 @@ use quire_journal::{Batch, Cursor, JournalError, Position, Record, RecordKind, T
 
 use super::ReplayPosition;
 use crate::scan::SCAN_SIZE_MAX;
-use crate::subscription::{Member, Members};
+use crate::subscription::{Member, Members, Sent};
 use quire_command::{KEY_SIZE_MAX, Message, MessageKind, put_key};
 use quire_expression::filter::EVALUATION_EFFORT_MAX;
 use quire_expression::message_type::{Arena, MessageType};
@@ -54,7 +54,8 @@ pub struct Found {
 #[derive(Debug, Default)]
 pub struct Chunk {
     pub frames: Vec<u8>,
-    pub message_count: u64,
+    /// The messages of each member. Empty when they are delivered one by one.
+    pub sent: Vec<Sent>,
     /// Bytes of the frames as they were read.
     pub size: usize,
     /// The place after them.
@@ -88,7 +89,8 @@ impl Reading {
         let Reading { mut cursor, place, limit, members, chunk_size_max, is_itemized, now, inline_effort } =
             self;
         let mut matcher = Matcher::new(&members, now, inline_effort, arena);
-        let mut chunk = Chunk { next: place, ..Chunk::default() };
+        let sent = if is_itemized { Vec::new() } else { vec![Sent::default(); members.len()] };
+        let mut chunk = Chunk { next: place, sent, ..Chunk::default() };
         let mut scanned_size = 0;
         let cursor = loop {
             // A replay with small chunks, because of other replays or of a rate, must also limit
@@ -158,8 +160,11 @@ impl Chunk {
                     _ => Message { data: matcher.select(member, &record), ..message },
                 };
                 let data_size = message.data.len();
+                let size_before = self.frames.len();
                 encoder.put_message(&message, &mut self.frames);
-                self.message_count += 1;
+                if let Some(sent) = self.sent.get_mut(member) {
+                    sent.note(1, self.frames.len() - size_before);
+                }
                 if self.next.served as usize == members.len() {
                     self.next = ReplayPosition { after: record.position, served: 0 };
                 }

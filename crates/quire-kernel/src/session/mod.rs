@@ -181,6 +181,8 @@ pub struct Identity {
     pub incarnation: (u64, u32),
     /// The highest sequence that a server has acknowledged to the run of the publisher.
     pub persisted: u64,
+    /// The version of the library of the client, if it named one.
+    pub client_version: Option<Box<str>>,
 }
 
 /// A flush that waits.

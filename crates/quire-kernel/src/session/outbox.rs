@@ -133,31 +133,36 @@ impl Outbox {
     }
 
     /// Appends a message that counts as backlog. Holds `shared`, when there is one, instead of a
-    /// copy of the message's data.
-    pub fn put_message(&mut self, message: &Message<'_>, shared: Option<&Arc<SharedData>>) {
-        self.message_count += 1;
-        match shared {
-            None => self.encoder.put_message(message, self.bytes_mut()),
-            Some(shared) => {
-                self.encoder.put_message_without_data(message, self.bytes_mut());
-                self.put_shared(shared, 0);
-                self.shared_size += shared.bytes.len();
-            }
-        }
+    /// copy of the message's data. Returns the bytes of the frame.
+    pub fn put_message(&mut self, message: &Message<'_>, shared: Option<&Arc<SharedData>>) -> usize {
+        let size = self.put_frame_of(message, shared.is_some());
+        let Some(shared) = shared else { return size };
+        self.put_shared(shared, 0);
+        self.shared_size += shared.bytes.len();
+        size + shared.bytes.len()
     }
 
     /// As [`Outbox::put_message`] for a message that does not count as backlog.
-    pub fn put_replayed_message(&mut self, message: &Message<'_>, shared: Option<&Arc<SharedData>>) {
+    pub fn put_replayed_message(&mut self, message: &Message<'_>, shared: Option<&Arc<SharedData>>) -> usize {
+        let size = self.put_frame_of(message, shared.is_some());
+        self.last_replayed_size += size;
+        let Some(shared) = shared else { return size };
+        self.put_shared(shared, shared.bytes.len());
+        size + shared.bytes.len()
+    }
+
+    /// Appends the frame of a message, without its data when it `is_shared`. Returns its bytes.
+    #[inline]
+    fn put_frame_of(&mut self, message: &Message<'_>, is_shared: bool) -> usize {
         self.message_count += 1;
-        let size_before = self.size();
-        match shared {
-            None => self.encoder.put_message(message, self.bytes_mut()),
-            Some(_) => self.encoder.put_message_without_data(message, self.bytes_mut()),
+        let encoder = self.encoder;
+        let bytes = self.bytes_mut();
+        let size_before = bytes.len();
+        match is_shared {
+            false => encoder.put_message(message, bytes),
+            true => encoder.put_message_without_data(message, bytes),
         }
-        self.count_as_replayed(self.size() - size_before);
-        if let Some(shared) = shared {
-            self.put_shared(shared, shared.bytes.len());
-        }
+        bytes.len() - size_before
     }
 
     fn put_shared(&mut self, shared: &Arc<SharedData>, replayed_size: usize) {
@@ -197,11 +202,6 @@ impl Outbox {
         self.full_size += chunk.bytes.size();
         self.full_replayed_size += chunk.replayed_size;
         self.full.push_back(chunk);
-    }
-
-    /// Marks the last `size` bytes, which are one frame, as bytes of a replay.
-    fn count_as_replayed(&mut self, size: usize) {
-        self.last_replayed_size += size;
     }
 
     /// Bytes that wait.
@@ -348,7 +348,7 @@ mod tests {
         put(&mut outbox, CHUNK_SIZE - 1);
         put(&mut outbox, 10);
         put(&mut outbox, 20);
-        outbox.count_as_replayed(20);
+        outbox.last_replayed_size += 20;
         outbox.put_replayed(vec![8; CHUNK_SIZE]);
         assert_eq!((outbox.size(), outbox.backlog_size()), (2 * CHUNK_SIZE + 29, CHUNK_SIZE + 9));
         assert_eq!(take_size(&mut outbox), Some(CHUNK_SIZE + 9));

@@ -123,6 +123,24 @@ pub struct Delivery {
     pub is_paused: bool,
     /// The server has ended the subscription. It receives no further message, and will be removed.
     pub has_ended: bool,
+    pub sent: Sent,
+}
+
+/// The messages that a subscription has received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    pub message_count: u64,
+    /// Bytes of their frames.
+    pub size: u64,
+}
+
+impl Sent {
+    /// Counts messages.
+    #[inline]
+    pub fn note(&mut self, message_count: u64, size: usize) {
+        self.message_count += message_count;
+        self.size += size as u64;
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
