@@ -22,7 +22,7 @@ _SIZE = 32
 
 
 class FaultyServer(ServerProcess):
-    """A `ServerProcess` with `fail_writes`, `fail_syncs`, `fail_reads`, `hang_syncs`,
+    """A `ServerProcess` with `fail_writes`, `fail_syncs`, `fail_reads`, `leave_room`, `hang_syncs`,
     `shift_clock`, and `heal`."""
 
     def __init__(self, directory: Path, **config: Any) -> None:
@@ -44,6 +44,10 @@ class FaultyServer(ServerProcess):
     def fail_reads(self, number: int = errno.EIO) -> None:
         self._set(24, "i", number)
 
+    def leave_room(self, thousandths: int) -> None:
+        """The file systems have this part of their size left."""
+        self._set(28, "i", thousandths)
+
     def hang_syncs(self) -> None:
         self._set(8, "i", 1)
 
@@ -57,7 +61,7 @@ class FaultyServer(ServerProcess):
 
     def heal(self) -> None:
         """No call fails any more, and blocked calls continue. The clock keeps its shift."""
-        for offset in (0, 4, 8, 24):
+        for offset in (0, 4, 8, 24, 28):
             self._set(offset, "i", 0)
 
     def _set(self, offset: int, kind: str, value: int) -> None:

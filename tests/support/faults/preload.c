@@ -8,6 +8,7 @@
  *   12 hung    how many calls wait, written here
  *   16 clock   nanoseconds added to the wall clock
  *   24 read    errno of every positional read, 0 = none
+ *   28 room    thousandths of every file system that are available, 0 = as it is
  *
  * Only calls that the extension makes for the journal are replaced: Python writes its own files otherwise.
  */
@@ -19,6 +20,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -30,6 +32,7 @@ struct faults {
     _Atomic int32_t hung;
     _Atomic int64_t clock;
     _Atomic int32_t read;
+    _Atomic int32_t room;
 };
 
 static struct faults none;
@@ -99,6 +102,20 @@ int fdatasync(int file) {
         return -1;
     }
     return next(file);
+}
+
+int statvfs64(const char *path, struct statvfs64 *found) {
+    static int (*next)(const char *, struct statvfs64 *);
+    if (!next) next = (int (*)(const char *, struct statvfs64 *))dlsym(RTLD_NEXT, "statvfs64");
+    int result = next(path, found);
+    int room = atomic_load(&faults->room);
+    if (result == 0 && room) found->f_bavail = found->f_blocks / 1000 * room;
+    return result;
+}
+
+/* The same function on a machine with 64 bits. */
+int statvfs(const char *path, struct statvfs *found) {
+    return statvfs64(path, (struct statvfs64 *)found);
 }
 
 int clock_gettime(clockid_t clock, struct timespec *time) {
