@@ -129,8 +129,7 @@ impl Context {
             if frame.is_empty() {
                 continue;
             }
-            subscription.delivery.sent.note(1, frame.len());
-            let session_id = subscription.session;
+            let (session_id, size) = (subscription.session, frame.len());
             let session = &mut self.clients.sessions.all[session_id];
             let is_replayed = subscription.served_by == ServedBy::Bookmark;
             match subscription.delivery.gate.held().filter(|_| !is_replayed) {
@@ -143,6 +142,7 @@ impl Context {
                 None => session.outbox.put_frames(&frame),
             }
             session.outbox.note_messages(1);
+            self.clients.subscriptions.note_sent(id, 1, size);
             self.clients.counters.delivered += 1;
             self.touch(session_id);
         }

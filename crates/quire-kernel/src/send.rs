@@ -274,29 +274,29 @@ impl Context {
         if is_foreign {
             return;
         }
-        let size = match subscription.delivery.gate.held() {
+        let (frame_size, size) = match subscription.delivery.gate.held() {
             None => {
-                let size = session.outbox.put_message(&message, shared);
-                subscription.delivery.sent.note(1, size);
-                session.outbox.backlog_size()
+                let frame_size = session.outbox.put_message(&message, shared);
+                (frame_size, session.outbox.backlog_size())
             }
             Some(held) => {
                 let size_before = held.len();
                 session.outbox.note_messages(1);
                 session.outbox.encoder().put_message(&message, held);
-                subscription.delivery.sent.note(1, held.len() - size_before);
+                let frame_size = held.len() - size_before;
                 // Frames that wait until a `live` subscription is synchronized count only for that
                 // subscription.
                 let deferred_size = match subscription.served_by {
                     ServedBy::Bookmark => held.len(),
                     _ => {
-                        session.deferred_size += held.len() - size_before;
+                        session.deferred_size += frame_size;
                         session.deferred_size
                     }
                 };
-                deferred_size + session.outbox.backlog_size()
+                (frame_size, deferred_size + session.outbox.backlog_size())
             }
         };
+        self.clients.subscriptions.note_sent(id, 1, frame_size);
         if shared.is_some() && session.is_writable {
             self.clock.slices.charge(message.data.len());
         }

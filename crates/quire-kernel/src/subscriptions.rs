@@ -1,6 +1,6 @@
 //! The subscriptions of all connections, and the actions of each part on them.
 
-use slotmap::SlotMap;
+use slotmap::{SecondaryMap, SlotMap};
 
 use crate::context::Context;
 use crate::entitlement::Grant;
@@ -8,7 +8,7 @@ use crate::io::Event;
 use crate::reply::Refused;
 use crate::session::SessionId;
 use crate::stats::{PAGE_COUNT_MAX, SubscriptionStats};
-use crate::subscription::{Interest, ServedBy, Subscription, SubscriptionId};
+use crate::subscription::{Interest, Sent, ServedBy, Subscription, SubscriptionId};
 use crate::timer::Timer;
 use crate::topic::Stage;
 use quire_command::{Code, Reply};
@@ -23,6 +23,8 @@ pub struct Subscriptions {
     pub pattern_count: usize,
     /// Subscriptions that the server has ended, and that will be removed.
     ended: Vec<SubscriptionId>,
+    /// The messages that each subscription has received. An idle one has no entry.
+    sent: SecondaryMap<SubscriptionId, Sent>,
     /// Subscriptions that have received the state at their bookmark, and follow the log from there.
     following: Vec<SubscriptionId>,
 }
@@ -41,9 +43,19 @@ impl Subscriptions {
     }
 
     /// Counts messages that were sent to a subscription.
+    #[inline]
     pub fn note_sent(&mut self, id: SubscriptionId, message_count: u64, size: usize) {
-        if let Some(subscription) = self.all.get_mut(id) {
-            subscription.delivery.sent.note(message_count, size);
+        match self.sent.get_mut(id) {
+            Some(sent) => sent.note(message_count, size),
+            None => self.note_first_sent(id, message_count, size),
+        }
+    }
+
+    #[cold]
+    fn note_first_sent(&mut self, id: SubscriptionId, message_count: u64, size: usize) {
+        if self.all.contains_key(id) {
+            self.sent.insert(id, Sent::default());
+            self.note_sent(id, message_count, size);
         }
     }
 
@@ -144,6 +156,7 @@ impl Context {
     pub fn describe(&self, id: SubscriptionId) -> SubscriptionStats {
         let subscription = &self.clients.subscriptions.all[id];
         let session = &self.clients.sessions.all[subscription.session];
+        let sent = self.clients.subscriptions.sent.get(id).copied().unwrap_or_default();
         SubscriptionStats {
             connection: session.connection,
             client_name: session.client_name().unwrap_or_default(),
@@ -167,8 +180,8 @@ impl Context {
             backlog: None,
             max_backlog: None,
             is_paused: subscription.delivery.is_paused,
-            messages_out: subscription.delivery.sent.message_count,
-            bytes_out: subscription.delivery.sent.size,
+            messages_out: sent.message_count,
+            bytes_out: sent.size,
         }
     }
 
@@ -234,9 +247,7 @@ impl Context {
         let id = match replaced {
             Some(replaced) => {
                 self.release_patterns(replaced);
-                let sent = self.subscription(replaced).delivery.sent;
                 *self.subscription(replaced) = subscription;
-                self.subscription(replaced).delivery.sent = sent;
                 replaced
             }
             None => {
@@ -253,6 +264,7 @@ impl Context {
     pub fn remove_subscription(&mut self, id: SubscriptionId) {
         self.release_patterns(id);
         self.clock.timers.clear(Timer::Conflated(id));
+        self.clients.subscriptions.sent.remove(id);
         let Some(subscription) = self.clients.subscriptions.all.remove(id) else { return };
         self.session(subscription.session).subscriptions.remove(&subscription.number);
     }

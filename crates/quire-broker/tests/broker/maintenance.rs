@@ -493,7 +493,7 @@ fn the_figures_have_the_same_names_for_clients_and_for_the_process() {
     );
     assert_eq!(
         names(&stats["clients"][0]),
-        "backlog_bytes bytes_in bytes_out client_name connected_ns connection denied_reads denied_writes messages_in messages_out \
+        "backlog_bytes bytes_in bytes_out client_name client_version connected_ns connection denied_reads denied_writes messages_in messages_out \
          peer sequence sequence_jumps subscriptions tls transport user writable"
     );
 }

@@ -123,7 +123,6 @@ pub struct Delivery {
     pub is_paused: bool,
     /// The server has ended the subscription. It receives no further message, and will be removed.
     pub has_ended: bool,
-    pub sent: Sent,
 }
 
 /// The messages that a subscription has received.
