@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -23,9 +24,9 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 from quire.admin._metrics import NODE_AT, series_names
-from quire.admin._prometheus import _Shown
+from quire.admin._shown import Shown
 from quire.testing import TestServer
-from support.waiting import PATIENCE
+from support.waiting import PATIENCE, wait_until
 
 JSON = {"Content-Type": "application/json"}
 
@@ -35,7 +36,7 @@ def started(directory: Path, **settings: Any) -> Any:
     return quire.testing.server(directory, admin=admin, **settings)
 
 
-def page_of(server: TestServer, **options: Any) -> httpx.Client:
+def page_of(server: quire.Server, **options: Any) -> httpx.Client:
     assert server.admin_url is not None
     return httpx.Client(base_url=server.admin_url, timeout=PATIENCE, **options)
 
@@ -283,7 +284,7 @@ def test_the_page_has_the_metrics_of_the_code() -> None:
 
 
 def test_a_server_without_the_table_loads_nothing_of_the_extra() -> None:
-    heavy = ("starlette", "uvicorn", "prometheus_client", "h11", "anyio", "sqlite3", "quire.admin")
+    heavy = ("starlette", "uvicorn", "prometheus_client", "h11", "anyio")
     program = f"""
 import sys, quire, quire.testing
 with quire.testing.server() as server, quire.Client(server.url) as client:
@@ -371,7 +372,7 @@ def test_the_sum_of_others_never_falls() -> None:
     node = NODE_AT["instance/topics"]
     found = node.metric("published")
     assert found is not None
-    shown = _Shown(1)
+    shown = Shown(1)
     sums = []
     for objects in (
         {"a": 1, "b": 2, "c": 3},
@@ -469,6 +470,139 @@ def test_a_request_needs_its_right(tmp_path: Path) -> None:
         path = "/quire/administrator/diagnostics/stacks"
         assert error_of(page.post(path, json={}, auth=("carl", "carl-secret"))) == (403, "not_entitled")
         assert page.post(path, json={}, auth=("olga", "olga-secret")).json()["threads"] > 1
+
+
+def test_a_blocked_client_cannot_log_on_before_the_time_is_over(
+    server: TestServer, page: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with quire.Client(server.url, name="shop") as client:
+        client.publish("orders", {})
+        client.flush()
+        [before] = page.get("/quire/instance/clients.json").json()
+        path = f"/quire/administrator/clients/{before['id']}/disconnect"
+        for block in ("soon", "50d", [1]):
+            assert error_of(page.post(path, json={"block": block})) == (400, "bad_value")
+        assert page.post(path, json={"block": "1h"}).json() == {"disconnected": 1}
+        with pytest.raises(quire.QuireError):
+            quire.Client(server.url, name="shop", reconnect=quire.Reconnect(give_up_after=0)).close()
+        assert any("has blocked the client name for 3600 s" in line for line in caplog.messages)
+        with quire.Client(server.url, name="other"):
+            pass
+        assert client.state != "connected"
+
+
+def test_a_block_ends_after_its_time(server: TestServer) -> None:
+    quick = quire.Reconnect(initial="5ms", maximum="20ms")
+    with quire.Client(server.url, name="shop", reconnect=quick) as client:
+        client.publish("orders", {})
+        client.flush()
+        [before] = server.stats()["clients"]
+        assert server._running_engine.disconnect(before["connection"], 200)
+        client.publish("orders", {})
+        client.flush()
+        assert server._administration is not None
+        # The attempts within the block count, too.
+        assert server._administration._figures.take()["instance/disconnects"]["admin"] > 1
+
+
+def test_a_disabled_transport_accepts_no_connections_until_it_is_enabled(tmp_path: Path) -> None:
+    transports = [{"name": "one", "address": "127.0.0.1:0"}, {"name": "two", "address": "127.0.0.1:0"}]
+    config = quire.Config(transport=transports, data_directory=tmp_path, admin={"address": "127.0.0.1:0"})
+    with quire.Server(config) as server, page_of(server) as page:
+        path = "/quire/administrator/transports/two"
+        url = server.urls["two"]
+        place = ("127.0.0.1", int(url.rpartition(":")[2]))
+        once = quire.Reconnect(give_up_after=0)
+        with quire.Client(url, name="shop", reconnect=once) as client, quire.Client(server.url) as other:
+            client.publish("orders", {})
+            client.flush()
+            found = page.post(f"{path}/disable", json={}).json()
+            assert found == {"transport": "two", "enabled": False, "disconnected": 1}
+            wait_until(lambda: client.state != "connected")
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(place, timeout=PATIENCE)
+            assert page.get("/quire/instance/transports/two/enabled.json").json()["value"] is False
+            # The other transport is not disturbed, and a second request changes nothing.
+            other.publish("orders", {})
+            other.flush()
+            assert page.post(f"{path}/disable", json={}).json()["disconnected"] == 0
+        for _number in range(2):
+            assert page.post(f"{path}/enable", json={}).json() == {"transport": "two", "enabled": True}
+        with quire.Client(url, name="shop") as client:
+            client.publish("orders", {})
+            client.flush()
+        assert server.urls["two"] == url
+        assert error_of(page.post("/quire/administrator/transports/x/enable", json={})) == (404, "not_found")
+
+
+def test_a_transport_whose_address_is_taken_stays_disabled(server: TestServer, page: httpx.Client) -> None:
+    path = "/quire/administrator/transports/clients"
+    assert page.post(f"{path}/disable", json={}).status_code == 200
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", int(server.url.rpartition(":")[2])))
+        taken.listen()
+        refused = page.post(f"{path}/enable", json={})
+        assert error_of(refused) == (409, "unavailable")
+        assert "another program uses the address" in refused.json()["error"]["reason"]
+    assert page.post(f"{path}/enable", json={}).status_code == 200
+
+
+def test_samples_are_removed_by_a_request(server: TestServer, page: httpx.Client) -> None:
+    wait_until(lambda: page.get("/quire/instance/statistics/samples.json").json()["value"] > 0)
+    path = "/quire/administrator/statistics/truncate"
+    assert page.post(path, json={"age": "1h"}).json() == {"samples": 0}
+    assert page.post(path, json={"age": 0}).json()["samples"] > 0
+    for body in ({}, {"age": "x"}, {"age": None}):
+        assert error_of(page.post(path, json=body)) == (400, "bad_value")
+
+
+def test_users_are_checked_again_after_a_reset(tmp_path: Path) -> None:
+    with started(tmp_path, users=USERS, entitlement=ENTITLEMENT) as server, page_of(server) as page:
+        olga = ("olga", "olga-secret")
+        assert page.get("/quire/instance.json", auth=olga).status_code == 200
+        assert server._administration is not None
+        assert server._administration._access is not None
+        assert server._administration._access._kept
+        path = "/quire/administrator/entitlements/reset"
+        assert error_of(page.post(path, json={}, auth=("carl", "carl-secret"))) == (403, "not_entitled")
+        assert page.post(path, json={}, auth=olga).json() == {"reset": True}
+        assert not server._administration._access._kept
+
+
+def test_the_figures_of_queues_are_written_to_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "quire.server")
+    with started(tmp_path, queue={"name": "jobs", "message_type": "json"}) as server, page_of(server) as page:
+        assert page.post("/quire/administrator/diagnostics/queues", json={}).json() == {"queues": 1}
+    [line] = [line for line in caplog.messages if line.startswith("state of queue ")]
+    assert "'jobs'" in line
+    assert '"depth": 0' in line
+
+
+def test_records_are_deleted_by_a_request(tmp_path: Path) -> None:
+    prices = {"name": "prices", "key": "/id", "message_type": "json"}
+    with started(tmp_path, sow_topic=prices) as server, page_of(server) as page:
+        with quire.Client(server.url) as client:
+            for id in range(3):
+                client.publish("prices", {"id": id})
+            client.flush()
+        path = "/quire/administrator/last_values/prices/delete"
+        assert page.post(path, json={"filter": "/id > 0"}).json() == {"deleted": 2}
+        for body in ({}, {"filter": ""}, {"filter": "/id >"}):
+            assert page.post(path, json=body).status_code == 400
+        other = page.post("/quire/administrator/last_values/none/delete", json={"filter": "1 = 1"})
+        assert other.status_code == 400
+
+
+def test_each_request_of_the_page_is_listed(page: httpx.Client) -> None:
+    listed = {each["path"] for each in page.get("/quire/administrator.json").json()}
+    text = (Path(__file__).parent.parent / "docs/admin.md").read_text()
+    table = text[text.index("## 5. Administrative requests") : text.index("## 6. Health")]
+    named = re.findall(r"^\| `([\w/]+)` \|", table, re.MULTILINE)
+    expected = {"/quire/administrator/" + re.sub("CONNECTION|NAME", "{id}", each) for each in named}
+    assert listed == expected
 
 
 def test_a_server_is_stopped_by_a_request_with_its_name(tmp_path: Path) -> None:

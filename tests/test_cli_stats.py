@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import quire
 import quire.testing
+from quire.admin._metrics import NODE_AT, NODES
 from quire.cli import run
 from quire.testing import TestServer
 from support.waiting import wait_until
@@ -51,7 +52,95 @@ def test_stats_shows_a_node_of_a_running_server(
     assert json.loads(shown("clients", "--format", "json"))[0]["client_name"] == "shop"
 
 
-@pytest.mark.parametrize("path", ["none", "queues/none", "queues/jobs/none", "cpu"])
+def test_stats_shows_every_node_of_a_running_server(
+    server: TestServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def found(path: str) -> Any:
+        return json.loads(output(capsys, "stats", path, "--url", server.url, "--format", "json"))
+
+    for node in NODES:
+        whole = found(f"/quire/{node.path}")
+        assert isinstance(whole, dict if node.id is None else list), node.path
+    instance = found("/quire/instance")
+    assert {path.split("/")[1] for path in NODE_AT if path.startswith("instance/")} <= instance.keys()
+    assert instance["queues"][0]["id"] == "jobs"
+    assert instance["replication"] == {"destinations": [], "sources": []}
+    assert found("journal/size_bytes")["value"] == server.journal.segments()[0].size
+    assert found("queues/jobs/details")["value"] == {"subscriptions": [], "leases": []}
+    assert found("/quire/host")["name"]
+
+
+def test_stats_shows_the_samples_of_a_running_server(
+    server: TestServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def found(*arguments: str) -> Any:
+        return json.loads(output(capsys, "stats", *arguments, "--url", server.url, "--format", "json"))
+
+    wait_until(lambda: len(found("queues/jobs/depth", "--from=-1m")["samples"]) > 1)
+    assert {value for _, value in found("queues/jobs/depth", "--from=-1m")["samples"]} == {2}
+    assert found("queues/jobs/depth", "--to=-1m")["samples"] == []
+    for arguments, code in ((["queues", "--from=-1m"], 2), (["clients/1/sequence", "--from=-1m"], 1)):
+        assert run(["stats", *arguments, "--url", server.url]) == code
+        assert capsys.readouterr().err
+
+
+def test_samples_come_in_parts(
+    server: TestServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found() -> Any:
+        answer = output(
+            capsys, "stats", "instance/uptime_s", "--from=-1m", "--url", server.url, "--format", "json"
+        )
+        return json.loads(answer)["samples"]
+
+    wait_until(lambda: len(found()) > 2)
+    monkeypatch.setattr("quire.admin._questions.SAMPLES_MAX", 1)
+    values = [value for _, value in found()]
+    assert len(values) > 2
+    assert values == sorted(set(values))
+
+
+def test_a_server_without_the_table_keeps_statistics_in_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with quire.testing.server(tmp_path) as server:
+
+        def found(path: str, *more: str) -> Any:
+            return json.loads(output(capsys, "stats", path, *more, "--url", server.url, "--format", "json"))
+
+        wait_until(lambda: found("statistics/samples")["value"] == 1)
+        assert len(found("journal/size_bytes", "--from=-1h")["samples"]) == 1
+        assert server.admin_url is None
+    assert not (tmp_path / "statistics.db").exists()
+
+
+def test_a_question_that_cannot_be_read_is_refused(server: TestServer) -> None:
+    with quire.Client(server.url) as client:
+        for question in ({}, {"path": 1}, {"path": "journal", "begin": "x"}, {"path": "instance/none"}):
+            with pytest.raises(quire.QuireError):
+                client._statistics(question)
+        with pytest.raises(quire.QuireError, match="subject"):
+            client._statistics({"path": "instance/clients"})
+        assert client._statistics({"path": "instance/journal"})["value"]["writable"] is True
+
+
+def test_the_statistics_need_the_right_on_the_server(tmp_path: Path) -> None:
+    users = {"anna": {"password": "anna-secret"}, "carl": {"password": "carl-secret"}}
+    rights = [
+        {"user": "anna", "topic": "^", "allow": ["read", "write"]},
+        {"user": "carl", "topic": "/quire/server", "allow": ["monitor"]},
+    ]
+    with quire.testing.server(tmp_path, users=users, entitlement=rights) as server:
+        with (
+            quire.Client(server.url, **server.options("anna")) as client,
+            pytest.raises(quire.NotEntitledError),
+        ):
+            client._statistics({"path": "instance/journal"})
+        with quire.Client(server.url, **server.options("carl")) as client:
+            assert client._statistics({"path": "instance/journal"})["value"]["segments"] == 1
+
+
+@pytest.mark.parametrize("path", ["none", "queues/none", "queues/jobs/none", "cpu/none"])
 def test_stats_of_a_path_that_does_not_exist_fails(
     server: TestServer, path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,6 +187,31 @@ def test_check_says_what_is_wrong_in_one_line(server: TestServer, capsys: pytest
     assert checked("--max-depth", "none=1", code=3).startswith("UNKNOWN: ")
     assert checked("--max-depth", "none", code=3).startswith("UNKNOWN: ")
     assert checked("--max-lag", "east=1s", code=3).startswith("UNKNOWN: ")
+
+
+def test_check_says_that_little_room_is_left(server: TestServer, capsys: pytest.CaptureFixture[str]) -> None:
+    def line(*limits: str, code: int) -> str:
+        arguments = [f"--min-free={limit}" for limit in limits]
+        return output(capsys, "check", *arguments, "--url", server.url, code=code)
+
+    assert line("journal=1KB:1", "data=0%", code=0).startswith("OK: ")
+    told = line("journal=100%", code=1)
+    assert told.startswith("WARNING: the file system of ")
+    assert "archive or remove journal files" in told
+    assert "'journal available_bytes'=" in told
+    assert line("journal=100%:100%", code=2).startswith("CRITICAL: ")
+    assert line("journal=8000TB", code=1).startswith("WARNING: ")
+    assert "no file system of the kind 'moon'; it has " in line("moon=1GB", code=3)
+    for mistake in (
+        "journal",
+        "=1GB",
+        "journal=",
+        "journal=1GB:",
+        "journal=x",
+        "journal=101%",
+        "journal=-1%",
+    ):
+        assert line(mistake, code=3).startswith("UNKNOWN: --min-free: ")
 
 
 def test_check_of_a_server_that_does_not_answer_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -306,6 +306,9 @@ def test_the_consumers_of_a_queue_are_listed(server: TestServer, page: httpx.Cli
     with quire.Client(server.url, name="worker") as client, client.subscribe("JOBS", max_backlog=5) as jobs:
         jobs.get(timeout=PATIENCE)
         holders = page.get("/console/api/holders", params={"queue": "JOBS"}).json()
+    [lease] = holders["leases"]
+    assert (lease["client_name"], lease["deliveries"], holders["leases_total"]) == ("worker", 1, 1)
+    assert lease["age_s"] >= 0
     [consumer] = holders["consumers"]
     assert (consumer["client_name"], consumer["backlog"], consumer["max_backlog"]) == ("worker", 1, 5)
 

@@ -443,6 +443,9 @@ def connections_end(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
             [id] = tree_of(server)["instance/clients"]
             assert server._running_engine.disconnect(int(id))
             seen(server, "admin")
+            server._disable_transport(0)
+            server._enable_transport(0)
+            seen(server, "transport_disabled")
             wait_until(lambda: len(tree_of(server)["instance/clients"]) == 1)
             client.publish("orders", {})
             client.flush()
@@ -467,7 +470,7 @@ def test_other_ends_of_connections_have_their_reasons() -> None:
     source = (Path(__file__).parent.parent / "crates/quire-kernel/src/context.rs").read_text()
     body = source[source.index("pub const fn reason_of_end") :]
     reasons = set(re.findall(r'"(\w+)"', body[: body.index("\n}\n")]))
-    assert reasons | {"closed", "lost", "admin"} == {
+    assert reasons | {"closed", "lost", "admin", "transport_disabled"} == {
         metric.name for node, metric in every_metric() if node.path == "instance/disconnects"
     }
 
@@ -569,7 +572,7 @@ def certificates_expire(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
 @scenario
 def records_of_the_log_are_counted(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
     levels = {"trace": 5, "debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
-    log = logging.getLogger("quire.test")
+    log = logging.getLogger("quire.server")
     log.setLevel(1)
     with started(directory) as server:
         before = tree_of(server)

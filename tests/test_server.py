@@ -145,6 +145,7 @@ async def test_a_turn_takes_a_bounded_number_of_bytes_from_one_connection() -> N
                 "pauses": [],
                 "resumes": [],
                 "reloads": [],
+                "questions": [],
                 "logs": [],
                 "sleep": None,
                 "drained": False,

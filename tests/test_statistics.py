@@ -14,6 +14,8 @@ import pytest
 import quire
 import quire.testing
 from quire._errors import ConfigError
+from quire.admin._forms import thinned
+from quire.admin._host import timestamp
 from quire.admin._metrics import NODE_AT
 from quire.admin._sampler import Sampler
 from quire.admin._statistics import History, Store
@@ -118,6 +120,32 @@ def test_old_samples_are_removed(tmp_path: Path) -> None:
     store.close(1000.0)
 
 
+def test_samples_are_removed_on_request(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+    for at in range(10):
+        store.write(at, tree(7 if at < 8 else 8))
+    assert store.truncate(6) == 6
+    # The value was written once, before the first sample that is left.
+    assert read(store.history()) == [7, 7, 8, 8]
+    assert store.truncate(100) == 4
+    assert read(store.history()) == []
+    store.write(200, tree(8))
+    assert read(store.history()) == [8]
+    store.close(300)
+
+
+def test_a_long_history_is_thinned() -> None:
+    samples = [(timestamp(1000 + number), number % 7) for number in range(1000)]
+    thin = thinned(samples, 100)
+    assert 100 <= len(thin) <= 102
+    # No spike is lost.
+    assert {value for _, value in thin} == {6}
+    assert thinned(samples, 1000) == samples
+    # Metrics of one node have the same times.
+    later = thinned([(at, "text") for at, _ in samples[1:]], 100)
+    assert [at for at, _ in later] == [at for at, _ in thin]
+
+
 def test_a_month_of_changes_stays_below_the_bound(tmp_path: Path) -> None:
     bound = 2 << 20
     store = store_in(tmp_path, max_size=bound)
@@ -131,7 +159,7 @@ def test_a_month_of_changes_stays_below_the_bound(tmp_path: Path) -> None:
     assert (tmp_path / "statistics.db").stat().st_size <= bound
     values = read(store.history(), key="queue-1")
     assert values[-1] == 2999 * 1000
-    assert len(values) > 100
+    assert len(values) > 90
     store.close(1.0)
 
 
@@ -247,6 +275,11 @@ def test_a_sample_that_fails_is_counted_and_the_next_one_is_taken(
 )
 def test_times_are_read(text: str, expected: int) -> None:
     assert milliseconds(text, "t0", now=1000.0) == expected
+
+
+def test_a_written_time_is_read_as_the_same_millisecond() -> None:
+    for time_ms in range(1_764_000_000_000, 1_764_000_002_000):
+        assert milliseconds(timestamp(time_ms / 1000), "t0") == time_ms
 
 
 @pytest.mark.parametrize("text", ["", "x", "20261301", "20261127T25", "-x", "15m", "20261127X11"])

@@ -209,14 +209,17 @@ impl ClientCore {
         }))
     }
 
-    /// Makes the server end a connection: [`Event::JsonReply`](super::Event::JsonReply).
+    /// Makes the server end a connection: [`Event::JsonReply`](super::Event::JsonReply). The client
+    /// name of the connection cannot log on for `block_ms` milliseconds.
     ///
     /// # Errors
     /// When the client is closed.
-    pub fn disconnect_client(&mut self, connection: u64) -> Result<CommandId, Failure> {
+    pub fn disconnect_client(&mut self, connection: u64, block_ms: u32) -> Result<CommandId, Failure> {
         self.check_not_closed()?;
         Ok(self.command(|commands| {
-            commands.once(None, |command, out| Command::Disconnect { command, connection }.encode(out))
+            commands.once(None, |command, out| {
+                Command::Disconnect { command, connection, block_ms }.encode(out);
+            })
         }))
     }
 

@@ -12,22 +12,53 @@ pub enum Command<'a> {
     PublishBatch(PublishBatch<'a>),
     Subscribe(Subscribe<'a>),
     Unsubscribe(Unsubscribe<'a>),
-    Flush { command: u32, acks: Acks },
+    Flush {
+        command: u32,
+        acks: Acks,
+    },
     Heartbeat,
     Goodbye,
-    Pause { command: u32, acks: Acks, subscriptions: SubscriptionNumbers<'a> },
-    Resume { command: u32, acks: Acks, subscriptions: SubscriptionNumbers<'a> },
+    Pause {
+        command: u32,
+        acks: Acks,
+        subscriptions: SubscriptionNumbers<'a>,
+    },
+    Resume {
+        command: u32,
+        acks: Acks,
+        subscriptions: SubscriptionNumbers<'a>,
+    },
     Settle(Settle<'a>),
     Extend(Extend<'a>),
     Query(Query<'a>),
-    Stats { command: u32, queue: Option<&'a str> },
+    Stats {
+        command: u32,
+        queue: Option<&'a str>,
+    },
     Maintain(Maintain<'a>),
-    Inspect { command: u32, subject: Subject<'a> },
-    DefineQueue { command: u32, action: DefineQueue<'a> },
+    Inspect {
+        command: u32,
+        subject: Subject<'a>,
+    },
+    DefineQueue {
+        command: u32,
+        action: DefineQueue<'a>,
+    },
     SowDelete(SowDelete<'a>),
-    Replicate { command: u32, destination: &'a str, action: LinkAction },
-    Reload { command: u32 },
-    Disconnect { command: u32, connection: u64 },
+    Replicate {
+        command: u32,
+        destination: &'a str,
+        action: LinkAction,
+    },
+    Reload {
+        command: u32,
+    },
+    /// `block_ms`: the client name of the connection cannot log on for this time; 0 = it can.
+    Disconnect {
+        command: u32,
+        connection: u64,
+        block_ms: u32,
+    },
 }
 
 /// The change that a [`Command::Replicate`] asks for.
@@ -92,6 +123,11 @@ pub enum Subject<'a> {
     /// Its messages, for a comparison with those of another server.
     Messages {
         /// What is asked (docs/protocol.md, *Comparison of logs*).
+        question: &'a [u8],
+    },
+    /// Its statistics: a node of the tree of figures, or the samples of a metric.
+    Statistics {
+        /// What is asked (docs/protocol.md, *inspect*).
         question: &'a [u8],
     },
     /// The entitlements: which of them decides about a request.

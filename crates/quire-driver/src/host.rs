@@ -80,6 +80,15 @@ pub enum Effect {
         /// The number of its command.
         command: u32,
     },
+    /// Answer a question about the statistics of the process, and report the result to the broker.
+    Statistics {
+        /// The connection that asks.
+        connection: ConnectionId,
+        /// The number of its command.
+        command: u32,
+        /// The question, as JSON.
+        question: Vec<u8>,
+    },
     /// Take no more bytes from it until further notice.
     PauseReading {
         /// The connection.
@@ -211,6 +220,9 @@ impl Host {
                     Effect::Authenticate { connection, client_name, user, password, token }
                 }
                 Output::Reload { connection, command } => Effect::Reload { connection, command },
+                Output::Statistics { connection, command, question } => {
+                    Effect::Statistics { connection, command, question }
+                }
                 Output::PauseReading { connection } => Effect::PauseReading { connection },
                 Output::ResumeReading { connection } => Effect::ResumeReading { connection },
                 Output::Log(event) => Effect::Log(event),

@@ -169,6 +169,9 @@ impl Context {
             Command::Inspect { subject: Subject::Access { .. }, .. } => {
                 of_resource(Monitor, Resource::Access)
             }
+            Command::Inspect { subject: Subject::Statistics { .. }, .. } => {
+                of_resource(Monitor, Resource::Server)
+            }
             Command::Maintain(_) => of_resource(Admin, Resource::Journal),
             Command::Reload { .. } => of_resource(Admin, Resource::Access),
             Command::Disconnect { .. } => of_resource(Admin, Resource::Clients),

@@ -2,6 +2,7 @@
 //! process of the server.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use quire_journal::SegmentInfo;
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ use super::stats::{
     ConnectionStats, Figures, HeldFigures, Page, QueueFigures, ReplicationStats, ServerStats, Stats,
     SubscriptionStats, TopicStats,
 };
-use super::{Access, ConnectionId, Output};
+use super::{Access, ConnectionId, Output, TransportId};
 use crate::config::queues::{QueueChanges, QueueSettings};
 use crate::entitlement::Explanation;
 use crate::session::{Phase, SessionId};
@@ -73,8 +74,15 @@ pub enum AdminCommand {
     DropQueue(String),
     /// The links to other instances. The reply is [`AdminReply::Replication`].
     Replication,
-    /// Ends the connection with this number. The reply is [`AdminReply::Disconnected`].
-    Disconnect(u64),
+    /// Ends the connection with this number. Its client name cannot log on for the time. The reply
+    /// is [`AdminReply::Disconnected`].
+    Disconnect(u64, Duration),
+    /// Ends the connections of clients of a transport, which accepts no more of them. Only the
+    /// process of the server may ask. The reply is [`AdminReply::Disconnected`].
+    DisconnectTransport(TransportId),
+    /// A node of the figures, or samples, as JSON. The driver answers. The reply is
+    /// [`AdminReply::Statistics`].
+    Statistics(Vec<u8>),
     /// A question about the messages of the log, as bytes (`quire_link::summary`). The reply is
     /// [`AdminReply::Messages`].
     Messages(Vec<u8>),
@@ -152,6 +160,8 @@ pub enum AdminReply {
         /// Their number; 0: there is no such connection.
         count: u64,
     },
+    /// The answer of the driver, as JSON.
+    Statistics(String),
     /// The configuration was read again.
     Reloaded {
         /// The keys that have changed.
@@ -232,6 +242,7 @@ impl From<Subject<'_>> for AdminCommand {
             Subject::Replication => AdminCommand::Replication,
             Subject::Messages { question } => AdminCommand::Messages(question.to_owned()),
             Subject::Access { question } => AdminCommand::Access(question.to_owned()),
+            Subject::Statistics { question } => AdminCommand::Statistics(question.to_owned()),
         }
     }
 }
@@ -296,6 +307,7 @@ impl Context {
                 let version = env!("CARGO_PKG_VERSION");
                 json!({ "server": { "name": name, "version": version, "user": user } }).to_string()
             }
+            AdminReply::Statistics(answer) => format!(r#"{{"statistics":{answer}}}"#),
             AdminReply::Disconnected { count } => json!({ "disconnected": count }).to_string(),
             AdminReply::Reloaded { keys } => json!({ "reloaded": keys }).to_string(),
             AdminReply::Replication(replication) => json!({ "replication": replication }).to_string(),

@@ -75,6 +75,31 @@ pub struct Clients {
     pub access: AccessControl,
     /// How much of the limits of their users they have used.
     pub limited: LimitedUsers,
+    pub blocked: Blocked,
+}
+
+/// The client names that an administrator keeps from logging on, and until when.
+#[derive(Debug, Default)]
+pub struct Blocked(BTreeMap<Box<str>, Instant>);
+
+/// The most client names that are blocked at a time.
+const BLOCKED_MAX: usize = 10_000;
+
+impl Blocked {
+    /// Blocks a client name. Returns whether there was room for it.
+    pub fn add(&mut self, client_name: &str, now: Instant, until: Instant) -> bool {
+        self.0.retain(|_, until| *until > now);
+        if self.0.len() >= BLOCKED_MAX && !self.0.contains_key(client_name) {
+            return false;
+        }
+        self.0.insert(client_name.into(), until);
+        true
+    }
+
+    /// How long a client name is still blocked; `None`: it is not blocked.
+    pub fn left(&self, client_name: &str, now: Instant) -> Option<Duration> {
+        self.0.get(client_name).filter(|until| **until > now).map(|until| *until - now)
+    }
 }
 
 /// Reading the content of messages.

@@ -76,6 +76,15 @@ pub enum Input<'a> {
         /// The keys that have changed, one a line, or what is wrong with the configuration.
         result: Result<&'a str, &'a str>,
     },
+    /// [`Output::Statistics`] was carried out.
+    Statistics {
+        /// The connection that asked. It may have ended.
+        connection: ConnectionId,
+        /// The number of its command.
+        command: u32,
+        /// The answer as JSON, or why there is none.
+        result: Result<&'a str, &'a str>,
+    },
     /// The user of a connection has changed: the connection ends.
     Reset {
         /// Which connection.
@@ -199,6 +208,16 @@ pub enum Output {
         /// The number of its command.
         command: u32,
     },
+    /// Answer a question about the statistics of the process, and report the result as
+    /// [`Input::Statistics`].
+    Statistics {
+        /// The connection that asks.
+        connection: ConnectionId,
+        /// The number of its command.
+        command: u32,
+        /// The question, as JSON.
+        question: Vec<u8>,
+    },
     /// For the log.
     Log(Event),
 }
@@ -206,6 +225,8 @@ pub enum Output {
 /// The urgency of an [`Event`] for a reader of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
+    /// An event that happens for each request of a page.
+    Debug,
     /// An event of normal operation.
     Info,
     /// A client was refused or cut off.
@@ -229,6 +250,8 @@ pub enum Event {
         peer: String,
         /// Its name.
         client_name: String,
+        /// It is the client of a request of the HTTP server.
+        is_inside: bool,
     },
     /// A command was refused, because a right is missing.
     #[error("audit: refused {}", Pairs(&[("user", .user), ("client", .client), ("right", .right.name()), ("topic", .topic)]))]
@@ -284,6 +307,8 @@ pub enum Event {
         connection: ConnectionId,
         /// The name of the client; `None` before its logon.
         client_name: Option<String>,
+        /// As in [`Event::LoggedOn`].
+        is_inside: bool,
     },
     /// The broker ended a connection.
     #[error("connection {connection}{}: ended, {code}: {reason}", Named(.client_name))]
@@ -800,6 +825,9 @@ impl Event {
     /// The urgency of the event for a reader of the log.
     pub fn level(&self) -> Level {
         match self {
+            Event::LoggedOn { is_inside: true, .. } | Event::Disconnected { is_inside: true, .. } => {
+                Level::Debug
+            }
             Event::LoggedOn { .. }
             | Event::Disconnected { .. }
             | Event::JournalFilesTaken { .. }

@@ -552,6 +552,13 @@ impl Client {
         number_of(py, self.handle.client().inspect(Subject::Access { question: question.as_bytes() }))
     }
 
+    /// Asks the server for a node of its figures, or for samples. `question` is JSON. Returns the
+    /// command.
+    fn inspect_statistics(&self, py: Python<'_>, question: &str) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        number_of(py, self.handle.client().inspect(Subject::Statistics { question: question.as_bytes() }))
+    }
+
     /// Downgrades, upgrades, pauses or resumes the link of the server to a destination. Returns the
     /// command.
     fn replicate(&self, py: Python<'_>, destination: &str, action: &str) -> PyResult<u32> {
@@ -559,10 +566,11 @@ impl Client {
         number_of(py, self.handle.client().replicate(destination, link_action(action)?))
     }
 
-    /// Makes the server end a connection. Returns the command.
-    fn disconnect_client(&self, py: Python<'_>, connection: u64) -> PyResult<u32> {
+    /// Makes the server end a connection, whose client name cannot log on for `block_ms`
+    /// milliseconds. Returns the command.
+    fn disconnect_client(&self, py: Python<'_>, connection: u64, block_ms: u32) -> PyResult<u32> {
         self.handle.check_fork(py)?;
-        number_of(py, self.handle.client().disconnect_client(connection))
+        number_of(py, self.handle.client().disconnect_client(connection, block_ms))
     }
 
     /// Makes the server read its configuration again. Returns the command.

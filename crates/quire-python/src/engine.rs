@@ -77,6 +77,8 @@ pub struct Turn {
     logons: Vec<GivenLogon>,
     /// Connections that want the configuration to be read again, and their commands.
     reloads: Vec<(u64, u32)>,
+    /// Connections that ask about the statistics, their commands, and the questions.
+    questions: Vec<(u64, u32, Py<PyBytes>)>,
     /// Level (of `logging`) and text.
     logs: Vec<(u8, String)>,
     /// Seconds after which the next turn is due at the latest; `None` = when something happens.
@@ -127,6 +129,13 @@ impl Engine {
     /// the reason.
     #[classattr]
     const NOT_RELOADED: u8 = 15;
+    /// The answer to a question about the statistics. Its data are the number of the command in
+    /// four bytes, and the answer.
+    #[classattr]
+    const STATISTICS: u8 = 17;
+    /// There is no answer. Its data are the number of the command in four bytes, and the reason.
+    #[classattr]
+    const NO_STATISTICS: u8 = 18;
 
     /// Opens, and recovers, the journal that the configuration names.
     /// `on_progress(done_bytes, total_bytes)` is called meanwhile.
@@ -197,6 +206,7 @@ impl Engine {
             links: vec![],
             logons: vec![],
             reloads: vec![],
+            questions: vec![],
             logs: vec![],
             sleep,
             drained,
@@ -217,6 +227,9 @@ impl Engine {
                     turn.logons.push((connection.0, client_name, user, text(password), text(token)));
                 }
                 Effect::Reload { connection, command } => turn.reloads.push((connection.0, command)),
+                Effect::Statistics { connection, command, question } => {
+                    turn.questions.push((connection.0, command, PyBytes::new(py, &question).unbind()));
+                }
                 Effect::PauseReading { connection } => turn.pauses.push(connection.0),
                 Effect::ResumeReading { connection } => turn.resumes.push(connection.0),
                 Effect::Log(event) => turn.logs.push((log_level(event.level()), event.to_string())),
@@ -273,10 +286,20 @@ impl Engine {
         }
     }
 
-    /// Ends a connection. False: there is none with the number.
-    fn disconnect(&self, py: Python<'_>, connection: u64) -> PyResult<bool> {
-        match self.admin(py, AdminCommand::Disconnect(connection))? {
+    /// Ends a connection, whose client name cannot log on for the time. False: there is none with
+    /// the number.
+    #[pyo3(signature = (connection, block_ms=0))]
+    fn disconnect(&self, py: Python<'_>, connection: u64, block_ms: u64) -> PyResult<bool> {
+        match self.admin(py, AdminCommand::Disconnect(connection, Duration::from_millis(block_ms)))? {
             AdminReply::Disconnected { count } => Ok(count > 0),
+            reply => Err(unexpected(py, reply)),
+        }
+    }
+
+    /// Ends the connections of clients of a transport. Returns their number.
+    fn disconnect_transport(&self, py: Python<'_>, transport: u16) -> PyResult<u64> {
+        match self.admin(py, AdminCommand::DisconnectTransport(TransportId(transport)))? {
+            AdminReply::Disconnected { count } => Ok(count),
             reply => Err(unexpected(py, reply)),
         }
     }
@@ -477,6 +500,12 @@ fn hand_in(host: &mut Host, (event, connection, bytes): &(u8, u64, PyBackedBytes
             let result = if *event == Engine::RELOADED { Ok(text) } else { Err(text) };
             Input::Reloaded { connection, command: u32::from_le_bytes(*command), result }
         }
+        Engine::STATISTICS | Engine::NO_STATISTICS => {
+            let (command, text) = bytes.split_first_chunk().unwrap_or((&[0; 4], b""));
+            let text = std::str::from_utf8(text).unwrap_or("?");
+            let result = if *event == Engine::STATISTICS { Ok(text) } else { Err(text) };
+            Input::Statistics { connection, command: u32::from_le_bytes(*command), result }
+        }
         Engine::RESET => Input::Reset { connection, reason: text() },
         Engine::CONNECTED => connected(Access::Client),
         Engine::ADMINISTRATOR_CONNECTED => connected(Access::Administrator),
@@ -581,6 +610,7 @@ pub fn journal_code(error: &JournalError) -> &'static str {
 
 fn log_level(level: Level) -> u8 {
     match level {
+        Level::Debug => 10,
         Level::Info => 20,
         Level::Warning => 30,
         Level::Error => 40,

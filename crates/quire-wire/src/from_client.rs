@@ -183,9 +183,12 @@ impl Encode for Command<'_> {
             Command::Reload { command } => {
                 put_frame(out, RELOAD, |out| put_field(out, 1, &command.to_le_bytes()));
             }
-            Command::Disconnect { command, connection } => put_frame(out, DISCONNECT, |out| {
+            Command::Disconnect { command, connection, block_ms } => put_frame(out, DISCONNECT, |out| {
                 put_field(out, 1, &command.to_le_bytes());
                 put_field(out, 3, &connection.to_le_bytes());
+                if *block_ms != 0 {
+                    put_field(out, 4, &block_ms.to_le_bytes());
+                }
             }),
         }
     }
@@ -422,6 +425,10 @@ fn encode_inspect(out: &mut Vec<u8>, command: u32, subject: &Subject<'_>) {
                 put_field(out, 3, &[ACCESS]);
                 put_field(out, 7, question);
             }
+            Subject::Statistics { question } => {
+                put_field(out, 3, &[STATISTICS]);
+                put_field(out, 7, question);
+            }
             Subject::Subscriptions { after_connection, after_subscription } => {
                 put_field(out, 3, &[SUBSCRIPTIONS]);
                 put_field(out, 4, &after_connection.to_le_bytes());
@@ -453,16 +460,17 @@ fn decode_replicate(body: &[u8]) -> Result<Command<'_>, WireError> {
 
 fn decode_disconnect(body: &[u8]) -> Result<Command<'_>, WireError> {
     let mut fields = Fields::new("disconnect", body);
-    let (mut command, mut connection) = (0, None);
+    let (mut command, mut connection, mut block_ms) = (0, None, 0);
     while let Some((tag, value)) = fields.next()? {
         match tag {
             1 => command = fields.u32(value, "command")?,
             3 => connection = Some(fields.u64(value, "connection")?),
+            4 => block_ms = fields.u32(value, "block_ms")?,
             tag => fields.unknown(tag)?,
         }
     }
     match connection {
-        Some(connection) if command != 0 => Ok(Command::Disconnect { command, connection }),
+        Some(connection) if command != 0 => Ok(Command::Disconnect { command, connection, block_ms }),
         _ => Err(fields.bad("command and connection")),
     }
 }
@@ -495,6 +503,7 @@ fn decode_inspect(body: &[u8]) -> Result<Command<'_>, WireError> {
         }
         (MESSAGES, None, None, None, Some(question)) => Subject::Messages { question },
         (ACCESS, None, None, None, Some(question)) => Subject::Access { question },
+        (STATISTICS, None, None, None, Some(question)) => Subject::Statistics { question },
         _ => return Err(fields.bad("subject")),
     };
     Ok(Command::Inspect { command, subject })
@@ -508,6 +517,7 @@ const REPLICATION: u8 = 4;
 const SUBSCRIPTIONS: u8 = 5;
 const MESSAGES: u8 = 6;
 const ACCESS: u8 = 7;
+const STATISTICS: u8 = 8;
 
 const LINK_ACTIONS: [LinkAction; 4] =
     [LinkAction::Downgrade, LinkAction::Upgrade, LinkAction::Pause, LinkAction::Resume];

@@ -296,6 +296,10 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
         ("inspect.messages", Command::Inspect { command: 1, subject: Subject::Messages { question: &[1] } }),
         ("inspect.access", Command::Inspect { command: 1, subject: Subject::Access { question: &[1] } }),
         (
+            "inspect.statistics",
+            Command::Inspect { command: 1, subject: Subject::Statistics { question: &[1] } },
+        ),
+        (
             "inspect.subscriptions",
             Command::Inspect {
                 command: 1,
@@ -319,7 +323,8 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
             Command::Replicate { command: 1, destination: "east-2", action: LinkAction::Resume },
         ),
         ("reload", Command::Reload { command: 1 }),
-        ("disconnect", Command::Disconnect { command: 1, connection: 7 }),
+        ("disconnect", Command::Disconnect { command: 1, connection: 7, block_ms: 0 }),
+        ("disconnect.block", Command::Disconnect { command: 1, connection: 7, block_ms: 60_000 }),
         (
             "define_queue.create",
             Command::DefineQueue { command: 1, action: DefineQueue::Create { settings: "{\"name\":\"q\"}" } },

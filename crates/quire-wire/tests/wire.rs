@@ -229,14 +229,14 @@ proptest! {
         }
         client_round_trip(&Command::Stats { command, queue: filter.as_deref() });
         client_round_trip(&Command::Reload { command });
-        client_round_trip(&Command::Disconnect { command, connection: u64::from(command) });
+        client_round_trip(&Command::Disconnect { command, connection: u64::from(command), block_ms: subscription });
         server_round_trip(&Reply::Stats { command, json: &json });
         if !topic.is_empty() {
             for action in [LinkAction::Downgrade, LinkAction::Upgrade, LinkAction::Pause, LinkAction::Resume] {
                 client_round_trip(&Command::Replicate { command, destination: &topic, action });
             }
         }
-        for subject in [Subject::Server, Subject::Replication, Subject::Clients { after: subscription.into() }, Subject::Topics { after: &topic }, Subject::Messages { question: topic.as_bytes() }, Subject::Access { question: topic.as_bytes() }] {
+        for subject in [Subject::Server, Subject::Replication, Subject::Clients { after: subscription.into() }, Subject::Topics { after: &topic }, Subject::Messages { question: topic.as_bytes() }, Subject::Access { question: topic.as_bytes() }, Subject::Statistics { question: topic.as_bytes() }] {
             client_round_trip(&Command::Inspect { command, subject });
         }
         for action in [

@@ -69,15 +69,15 @@ class Access:
             del self._kept[key]
         result = await asyncio.wrap_future(guard.check(given))
         if isinstance(result, Refused):
-            await self._refuse(guard, given, result)
-        assert isinstance(result, Identity)
+            raise await self._refuse(guard, given, result)
         if is_kept:
             if len(self._kept) >= _KEPT_MAX:
                 self._kept.clear()
             self._kept[key] = result, time.monotonic() + _KEPT_TIME
         return result
 
-    async def _refuse(self, guard: Guard, given: Given, refused: Refused) -> None:
+    async def _refuse(self, guard: Guard, given: Given, refused: Refused) -> HTTPError:
+        """Logs that a user is not accepted, and returns the error."""
         _log.warning(
             "audit: logon %s",
             pairs(
@@ -92,10 +92,10 @@ class Access:
         )
         if refused.is_unavailable:
             reason = refused.text or "users cannot be checked now"
-            raise HTTPError(503, "authentication_unavailable", reason, "try again", {"Retry-After": "1"})
+            return HTTPError(503, "authentication_unavailable", reason, "try again", {"Retry-After": "1"})
         now = asyncio.get_running_loop().time()
         await asyncio.sleep(guard.delay_of(given.address, now))
-        raise self._unauthorized(refused.text or guard.refused)
+        return self._unauthorized(refused.text or guard.refused)
 
     def _unauthorized(self, reason: str) -> HTTPError:
         assert self._guard is not None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,6 +20,7 @@ from quire.admin._errors import HTTPError, bad_value
 from quire.admin._figures import Figures, Tree
 from quire.admin._forms import Window
 from quire.admin._guarding import App, Guarding
+from quire.admin._health import Health
 from quire.admin._metrics import DETAILS, Node
 from quire.admin._nodes import Place
 from quire.admin._prometheus import Exposition
@@ -28,25 +30,6 @@ from quire.config._admin import Admin
 from quire.server._identity import Identity
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-
-#: Seconds without a turn of the server after which it is stuck.
-STUCK_AFTER: Final = 10.0
-
-
-class Health:
-    """The values for `/healthz` and `/readyz`. The server sets them, and any thread reads them."""
-
-    def __init__(self) -> None:
-        self.recovered = False
-        self.listening = False
-        self.stopping = False
-        #: Seconds since the loop of the server has run last.
-        self.idle: Callable[[], float] = lambda: 0.0
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether the loop of the server does not run."""
-        return self.idle() > STUCK_AFTER
 
 
 class AdminApp:
@@ -168,10 +151,11 @@ class AdminApp:
             body = await self._leaf(place, form, query, tree, rates)
         elif place.id is not None:
             body = _whole(place, form, _nodes.metrics_of(place, tree, rates), None)
+        elif place.node is not None and place.is_collection:
+            objects, total = window.of(place.node, _nodes.objects_of(place.node, tree, rates))
+            headers["X-Total-Count"] = str(total)
+            body = _whole(place, form, objects, total)
         else:
-            total = self._total(place, window, tree, rates)
-            if total is not None:
-                headers["X-Total-Count"] = str(total)
 
             def objects_at(node: Node) -> list[dict[str, Any]]:
                 if node.id is None:
@@ -181,14 +165,8 @@ class AdminApp:
             def shows(path: str) -> bool:
                 return self.may(request, "monitor", _nodes.resource_of(path))
 
-            body = _whole(place, form, _forms.subtree(place, objects_at, shows), total)
+            body = _whole(place, form, _forms.subtree(place, objects_at, shows), None)
         return Response(body, media_type=_forms.TYPES[form], headers=headers)
-
-    def _total(self, place: Place, window: Window, tree: Tree, rates: Tree) -> int | None:
-        if not place.is_collection:
-            return None
-        assert place.node is not None
-        return window.of(place.node, _nodes.objects_of(place.node, tree, rates))[1]
 
     async def _leaf(
         self, place: Place, form: str | None, query: Mapping[str, str], tree: Tree, rates: Tree
@@ -201,7 +179,7 @@ class AdminApp:
         if samples is None:
             value = _nodes.metrics_of(place, tree, rates).get(name)
             if place.metric is DETAILS:
-                value = await self._details(place.id or "")
+                value = await self.details(place.id or "")
             found = _forms.leaf(place, value, now)
             rows = [{"timestamp": now, name: value}]
         else:
@@ -209,7 +187,8 @@ class AdminApp:
             rows = [{"timestamp": at, name: value} for at, value in samples]
         return _forms.to_csv(rows, ["timestamp", name]) if form == "csv" else _whole(place, form, found, None)
 
-    async def _details(self, queue: str) -> dict[str, Any]:
+    async def details(self, queue: str) -> dict[str, Any]:
+        """Returns the subscriptions of a queue, and the messages that they hold. Raises `HTTPError` without them."""
         try:
             return await asyncio.get_running_loop().run_in_executor(None, self.figures.details, queue)
         except QuireError as error:
@@ -223,12 +202,14 @@ class AdminApp:
             begin, end = span(query.get("t0"), query.get("t1"), ("t0", "t1"))
         except ConfigError as error:
             raise bad_value(str(error)) from None
+        points = _forms.points_of(query)
         history = self._history()
         if history is None or place.metric.kind == "F":
             return []
-        return history.samples(
+        samples = history.samples(
             place.node, place.id or "", place.metric, is_rate=place.is_rate, begin=begin, end=end
         )
+        return samples if points is None else _forms.thinned(samples, points)
 
 
 def _whole(place: Place, form: str | None, value: Any, total: int | None) -> bytes:
@@ -260,6 +241,25 @@ def _degraded(tree: Tree) -> list[str]:
     if slow:
         found.append(f"{len(slow)} clients do not read")
     return found
+
+
+async def json_of(request: Request) -> dict[str, Any]:
+    """Returns the object in the body of a request. An empty body is an empty object. Raises `HTTPError`."""
+    try:
+        body = json.loads(await request.body() or b"{}")
+    except ValueError:
+        raise bad_value("the body is not JSON") from None
+    if not isinstance(body, dict):
+        raise bad_value("the body is not an object")
+    return body
+
+
+def text_of(values: Mapping[str, Any], name: str) -> str:
+    """Returns a text that a request must have. Raises `HTTPError` without it."""
+    value = values.get(name)
+    if not isinstance(value, str) or not value:
+        raise bad_value(f"{name}: it is required, and is a text")
+    return value
 
 
 async def _answer_error(request: Request, error: HTTPError) -> Response:

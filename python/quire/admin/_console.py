@@ -7,22 +7,21 @@ import base64
 import hashlib
 import mimetypes
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from quire import __version__
 from quire._errors import QuireError
-from quire.admin._app import AdminApp
+from quire.admin._app import AdminApp, text_of
 from quire.admin._clients import Clients, refusal
 from quire.admin._console_logs import LogTail
 from quire.admin._console_messages import MessageRoutes
-from quire.admin._console_queues import QueueRoutes
 from quire.admin._console_stream import stream
-from quire.admin._errors import HTTPError, bad_value
+from quire.admin._errors import HTTPError
+from quire.admin._user_requests import UserRequests
 
 if TYPE_CHECKING:
     from quire.server._server import Server
@@ -39,6 +38,8 @@ _RIGHTS: Final = ("read", "replay", "query", "write", "delete", "monitor", "admi
 _FILES: Final = Path(__file__).parent / "console"
 #: Files of the journal in one answer: the newest ones.
 _SEGMENTS_MAX: Final = 1000
+#: Leases in one answer: those that began first.
+_LEASES_MAX: Final = 100
 
 
 def add_routes(app: AdminApp, server: Server) -> None:
@@ -68,7 +69,7 @@ class _Console:
         app.add_route("/console/api/logs", self._log_lines)
         app.add_route("/console/api/logs/follow", self._log_follow)
         MessageRoutes(app, clients).add()
-        QueueRoutes(app, clients).add()
+        UserRequests(app, clients).add()
         app.add_route("/console", self._page)
         app.add_route("/console/{page}", self._page)
 
@@ -103,20 +104,26 @@ class _Console:
         )
 
     async def _rights(self, request: Request) -> Response:
-        name = required(request.query_params, "name")
+        name = text_of(request.query_params, "name")
         rights = [right for right in _RIGHTS if self._app.may(request, right, name)]
         return JSONResponse({"name": name, "rights": rights})
 
     async def _holders(self, request: Request) -> Response:
-        """The subscriptions to a queue."""
-        queue = required(request.query_params, "queue")
+        """The subscriptions of a queue, and the messages that they hold: those that were delivered first."""
+        queue = text_of(request.query_params, "queue")
         self._app.require(request, "monitor", queue)
         self._app.require(request, "monitor", "/quire/clients")
-        subscriptions = (await self._app.current()).get("instance/subscriptions", {})
-        found = [
-            each for each in subscriptions.values() if each["topic"] == queue and each["kind"] == "queue"
-        ]
-        return JSONResponse({"consumers": found})
+        tree = await self._app.current()
+        if queue not in tree.get("instance/queues", {}):
+            raise HTTPError(404, "not_found", f"no queue has the name {queue!r}")
+        details = await self._app.details(queue)
+        return JSONResponse(
+            {
+                "consumers": details["subscriptions"],
+                "leases": details["leases"][:_LEASES_MAX],
+                "leases_total": max(tree["instance/queues"][queue]["backlog"], len(details["leases"])),
+            }
+        )
 
     async def _segments(self, request: Request) -> Response:
         self._app.require(request, "monitor", "/quire/server")
@@ -145,14 +152,6 @@ class _Console:
     async def _log_follow(self, request: Request) -> Response:
         self._app.require(request, "monitor", "/quire/server")
         return stream(self._app, request, self._logs.follow(), "monitor", "/quire/server")
-
-
-def required(values: Mapping[str, Any], name: str) -> str:
-    """Returns a text that a request must have. Raises `HTTPError` without it."""
-    value = values.get(name)
-    if not isinstance(value, str) or not value:
-        raise bad_value(f"{name}: it is required, and is a text")
-    return value
 
 
 def _seconds(time_ns: int | None) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
@@ -17,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from quire._errors import QuireError
 from quire._message import Message
 from quire._units import seconds
-from quire.admin._app import AdminApp
+from quire.admin._app import AdminApp, json_of, text_of
 from quire.admin._clients import Clients, address_of, refusal
 from quire.admin._console_stream import stream
 from quire.admin._errors import bad_value
@@ -65,7 +64,7 @@ class MessageRoutes:
 
     async def _browse(self, request: Request) -> Response:
         query = request.query_params
-        topic, filter, limit = _text(query, "topic"), query.get("filter") or None, _limit(query)
+        topic, filter, limit = text_of(query, "topic"), query.get("filter") or None, _limit(query)
         begin = query.get("from", "newest")
         try:
             async with self._clients.request(self._app.identity(request), address_of(request)) as client:
@@ -79,7 +78,7 @@ class MessageRoutes:
 
     async def _peek(self, request: Request) -> Response:
         query = request.query_params
-        queue, filter, limit = _text(query, "queue"), query.get("filter") or None, _limit(query)
+        queue, filter, limit = text_of(query, "queue"), query.get("filter") or None, _limit(query)
         try:
             async with self._clients.request(self._app.identity(request), address_of(request)) as client:
                 found = [
@@ -91,13 +90,8 @@ class MessageRoutes:
         return JSONResponse({"messages": found})
 
     async def _publish(self, request: Request) -> Response:
-        try:
-            body = json.loads(await request.body())
-        except ValueError:
-            raise bad_value("the body is no JSON") from None
-        if not isinstance(body, dict):
-            raise bad_value("the body must be a JSON object")
-        topic, data = _text(body, "topic"), body.get("data")
+        body = await json_of(request)
+        topic, data = text_of(body, "topic"), body.get("data")
         if not isinstance(data, str):
             raise bad_value("data: it is required, and is a text")
         key, correlation = _optional(body, "sow_key"), _optional(body, "correlation_id")
@@ -113,7 +107,7 @@ class MessageRoutes:
         return JSONResponse({"topic": topic})
 
     async def _follow(self, request: Request) -> Response:
-        topic, filter = _text(request.query_params, "topic"), request.query_params.get("filter") or None
+        topic, filter = text_of(request.query_params, "topic"), request.query_params.get("filter") or None
         return stream(self._app, request, self._followed(request, topic, filter), "read", topic)
 
     async def _followed(
@@ -135,7 +129,7 @@ class MessageRoutes:
 
     async def _records(self, request: Request) -> Response:
         query = request.query_params
-        topic, filter = _text(query, "topic"), query.get("filter") or None
+        topic, filter = text_of(query, "topic"), query.get("filter") or None
         limit = min(RECORDS_MAX, _limit(query))
         return stream(self._app, request, self._live_records(request, topic, filter, limit), "query", topic)
 
@@ -273,15 +267,8 @@ def _missed(client: AsyncClient) -> int:
     return sum(each.missed for each in client.health().subscriptions)
 
 
-def _text(values: Mapping[str, Any], name: str) -> str:
-    value = values.get(name)
-    if not isinstance(value, str) or not value:
-        raise bad_value(f"{name}: it is required, and is a text")
-    return value
-
-
 def _optional(values: Mapping[str, Any], name: str) -> str | None:
-    return None if values.get(name) is None else _text(values, name)
+    return None if values.get(name) is None else text_of(values, name)
 
 
 def _limit(query: Mapping[str, str]) -> int:

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -43,8 +43,9 @@ class Figures:
         self.syncs = self.persisted = Durations([], [0], 0.0)
         #: The rates of the last interval, by the path of the node.
         self.rates: Tree = {}
-        #: The addresses of the transports.
+        #: The addresses of the transports, and those that accept connections.
         self.transports: Mapping[str, str] = {}
+        self.enabled: Callable[[], Collection[str]] = tuple
         self.state: State = "starting"
         #: The starts, stops and crashes.
         self.lifetimes: list[dict[str, str]] = []
@@ -58,16 +59,20 @@ class Figures:
         """Returns figures that are at most a second old. It may wait for a turn of the server."""
         with self._lock:
             if time.monotonic() - self._asked >= AGE_MAX:
-                self._last = self.take()
+                self._last = self._read(is_sample=False)
                 self._asked = time.monotonic()
             return self._last
 
     def take(self) -> Tree:
-        """Asks for the current figures."""
+        """Asks for the figures of a sample."""
+        with self._lock:
+            return self._read(is_sample=True)
+
+    def _read(self, *, is_sample: bool) -> Tree:
         text = self._ask_core()
         now = time.time()
         tree: Tree = {node.path: {} for node in NODES}
-        tree |= self._host.read(self._directories()) | self._host.process()
+        tree |= self._host.read(self._directories(), is_sample=is_sample) | self._host.process()
         if text is not None:
             core = json.loads(text)
             self.syncs = Durations.of(core["journal"]["syncs"])
@@ -79,10 +84,11 @@ class Figures:
             "uptime_s": round(now - self._started, 3),
             "lifetimes": self.lifetimes,
         }
+        enabled = self.enabled()
         tree["instance/transports"] = {
             transport.name: {
                 "address": self.transports.get(transport.name, transport.address),
-                "enabled": transport.name in self.transports,
+                "enabled": transport.name in self.transports and transport.name in enabled,
                 **tree["instance/transports"].get(transport.name, {}),
             }
             for transport in self._config.transport

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from html import escape
 from typing import Any, Final
 from xml.sax.saxutils import escape as xml_escape
@@ -14,8 +16,9 @@ from xml.sax.saxutils import quoteattr
 from quire._errors import QuireError
 from quire._quire import Filter
 from quire.admin._errors import bad_value
+from quire.admin._host import timestamp
 from quire.admin._metrics import KINDS, NODE_AT, RATE, Node
-from quire.admin._nodes import Place, children, encoded, objects_of
+from quire.admin._nodes import Place, children, encoded
 
 #: Objects of a collection in an answer that does not say how many.
 LIMIT: Final = 1000
@@ -107,6 +110,33 @@ def leaf(place: Place, value: Any, timestamp: str) -> dict[str, Any]:
     about = {"path": f"/quire/{place.path}", "kind": KINDS[kind], "unit": unit, "timestamp": timestamp}
     is_history = isinstance(value, list) and place.metric.unit != "list"
     return about | ({"samples": value} if is_history else {"value": value})
+
+
+def points_of(query: Mapping[str, str]) -> int | None:
+    """The samples that a request wants at most; `None`: all. Raises `HTTPError` for a bad number."""
+    points = _count(query, "points", 0)
+    if "points" in query and points < 2:
+        raise bad_value("points: expected a number from 2 on")
+    return points or None
+
+
+def thinned(samples: list[tuple[str, Any]], points: int) -> list[tuple[str, Any]]:
+    """At most about `points` samples: of each span of time the largest number, or the last value.
+
+    The spans are those of every metric, so that the lines of a chart have the same times.
+    """
+    if len(samples) <= points:
+        return samples
+    times = [datetime.fromisoformat(at).timestamp() for at, _ in samples]
+    # A whole number of seconds, so that it is the same for the next request.
+    width = max(1, math.ceil((times[-1] - times[0]) / points))
+    found: dict[int, Any] = {}
+    for time, (_, value) in zip(times, samples, strict=True):
+        span = int(time // width)
+        before = found.get(span)
+        is_below = isinstance(value, (int, float)) and isinstance(before, (int, float)) and value < before
+        found[span] = before if is_below else value
+    return [(timestamp(span * width), value) for span, value in found.items()]
 
 
 def to_json(value: Any) -> bytes:
@@ -215,9 +245,3 @@ def _html_cell(place: Place, name: str, each: Mapping[str, Any]) -> str:
 
 def _href(path: str, name: str) -> str:
     return "/quire/" + "/".join(encoded(part) for part in [*path.split("/"), name] if part)
-
-
-def object_list(place: Place, tree: Mapping[str, Any], rates: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The objects of a collection that a request names."""
-    assert place.node is not None
-    return objects_of(place.node, dict(tree), dict(rates))

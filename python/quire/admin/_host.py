@@ -22,18 +22,26 @@ Collection = dict[str, Object]
 
 
 class Host:
-    """Reads the figures of the machine and of this process. The use of processors is that between two calls."""
+    """Reads the figures of the machine and of this process. Its methods are for one thread at a time."""
 
     def __init__(self) -> None:
         self._cpu_times: dict[str, tuple[int, ...]] = {}
+        self._cpus_used: Collection = {}
         #: By the ids of threads: the processor time, and when it has grown last.
         self._active: dict[str, tuple[float, float]] = {}
 
-    def read(self, directories: Mapping[str, Path]) -> dict[str, Any]:
-        """Returns the figures by the paths of their nodes. `directories`: of file systems, by their kind."""
+    def read(self, directories: Mapping[str, Path], *, is_sample: bool = True) -> dict[str, Any]:
+        """Returns the figures by the paths of their nodes.
+
+        - `directories`: of file systems, by their kind
+        - `is_sample`: the use of processors is that since the sample before. Without it, it is that of the
+          last sample
+        """
+        if is_sample or not self._cpus_used:
+            self._cpus_used = dict(self._cpus())
         return {
             "host": {"name": socket.gethostname()},
-            "host/cpus": dict(self._cpus()),
+            "host/cpus": self._cpus_used,
             "host/memory": _memory(),
             "host/filesystems": dict(_filesystems(directories)),
             "host/disks": dict(_disks()),
@@ -92,9 +100,9 @@ def user_name() -> str:
 
 
 def timestamp(at: float | None = None) -> str:
-    """A time as answers have it, in UTC. `at`: seconds since 1970; `None`: now."""
-    at = time.time() if at is None else at
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1000):03}Z"
+    """A time as answers have it, in UTC, to the millisecond. `at`: seconds since 1970; `None`: now."""
+    seconds, milliseconds = divmod(round((time.time() if at is None else at) * 1000), 1000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{milliseconds:03}Z"
 
 
 def _lines(path: str) -> list[str]:

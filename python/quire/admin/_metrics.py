@@ -585,7 +585,8 @@ NODES: Final[tuple[Node, ...]] = (
                 ("limit", "a limit was reached"),
                 ("authentication", "the user was not accepted"),
                 ("entitlement_reset", "the user or its rights have changed"),
-                ("admin", "an administrator has ended it"),
+                ("admin", "an administrator has ended it, or has blocked the client name"),
+                ("transport_disabled", "an administrator has disabled the transport"),
                 ("shutdown", "the server stops"),
             )
         ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -14,9 +13,7 @@ from prometheus_client.registry import Collector
 from quire.admin import _metrics
 from quire.admin._figures import Durations, Tree
 from quire.admin._metrics import BUILD_INFO, READY, Node, every_metric
-
-#: The label of the sum of the objects that have no separate series.
-OTHER: Final = "_other"
+from quire.admin._shown import Shown
 
 
 class Exposition:
@@ -44,49 +41,6 @@ class Exposition:
             return encoder(self._registry), content_type
 
 
-class _Shown:
-    """The objects of a collection that have their own series: the first ones."""
-
-    def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
-        self._shown: dict[str, None] = {}
-        self._others: dict[str, None] = {}
-        #: The sums of cumulative metrics of the others, and the last value of each one.
-        self._sums: dict[str, float] = {}
-        self._last: dict[tuple[str, str], float] = {}
-
-    def update(self, objects: Mapping[str, Any]) -> None:
-        """Takes the objects that exist now. An object keeps its place until it no longer exists."""
-        self._shown = {key: None for key in self._shown if key in objects}
-        gone = [key for key in self._others if key not in objects]
-        for key in gone:
-            del self._others[key]
-        if gone:
-            self._last = {place: value for place, value in self._last.items() if place[1] in self._others}
-        for key in objects:
-            if key not in self._shown and key not in self._others:
-                (self._shown if len(self._shown) < self._count_max else self._others)[key] = None
-
-    def values(self, metric: _metrics.Metric, objects: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-        """The values of a metric by the label of their object."""
-        for key in self._shown:
-            if (value := objects[key].get(metric.name)) is not None:
-                yield key, float(value)
-        others = [(key, objects[key].get(metric.name)) for key in self._others]
-        known = [(key, float(value)) for key, value in others if value is not None]
-        if metric.kind == "C":
-            for key, value in known:
-                place = (metric.name, key)
-                growth = value - self._last.get(place, 0.0)
-                self._sums[metric.name] = self._sums.get(metric.name, 0.0) + max(growth, 0.0)
-                self._last[place] = value
-            if metric.name in self._sums:
-                yield OTHER, self._sums[metric.name]
-        elif known:
-            # Of ages, the largest one.
-            yield OTHER, (max if metric.unit == "s" else sum)(value for _, value in known)
-
-
 class _Figures(Collector):
     def __init__(
         self,
@@ -100,7 +54,7 @@ class _Figures(Collector):
         self._durations = durations
         self._is_ready = is_ready
         self._version = version
-        self._shown = {node.path: _Shown(objects_max) for node in _metrics.NODES if node.id is not None}
+        self._shown = {node.path: Shown(objects_max) for node in _metrics.NODES if node.id is not None}
 
     def collect(self) -> Iterable[Metric]:
         tree = self._current()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sqlite3
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -15,15 +16,19 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from quire._errors import ConfigError, QuireError
+from quire._units import seconds
 from quire.admin import _nodes
-from quire.admin._app import AdminApp
+from quire.admin._app import AdminApp, json_of
 from quire.admin._errors import HTTPError, bad_value
+from quire.admin._user_requests import LISTED
 
 if TYPE_CHECKING:
     from quire.server._server import Server
 
 _log = logging.getLogger("quire.server")
 
+#: The longest time in seconds that a client name can be blocked, as for clients.
+BLOCK_MAX: Final = 49 * 86400.0
 _LINKS: Final = ("downgrade", "upgrade", "pause", "resume")
 _FILES: Final = ("archive", "compress", "remove")
 
@@ -65,11 +70,19 @@ class Requests:
             Action(("journal", name), "/quire/journal", ("age", "size_max"), self._files(name))
             for name in _FILES
         ]
+        transports = [
+            Action(("transports", None, name), "/quire/server", (), act)
+            for name, act in (("enable", self._enable), ("disable", self._disable))
+        ]
         self._actions = [
-            Action(("clients", None, "disconnect"), "/quire/clients", (), self._disconnect),
+            Action(("clients", None, "disconnect"), "/quire/clients", ("block",), self._disconnect),
+            *transports,
             *links,
             *files,
+            Action(("statistics", "truncate"), "/quire/server", ("age",), self._truncate),
+            Action(("entitlements", "reset"), "/quire/access", (), self._reset),
             Action(("diagnostics", "stacks"), "/quire/server", (), self._stacks),
+            Action(("diagnostics", "queues"), "/quire/server", (), self._queues),
             Action(("shutdown",), "/quire/server", ("confirm",), self._shutdown),
         ]
         for path in ("/quire/administrator", "/quire/administrator.json", "/quire/administrator/{path:path}"):
@@ -79,19 +92,19 @@ class Requests:
     async def _list(self, request: Request) -> Response:
         self._app.require(request, "monitor", "/quire/server")
         parts, _ = self._parts(request)
-        found = [action for action in self._actions if _begins(action, parts)]
+        own = ((action.path, action.members, f"admin on {action.resource}") for action in self._actions)
+        found = [
+            {
+                "path": "/quire/administrator/" + "/".join(part or "{id}" for part in path),
+                "members": list(members),
+                "right": right,
+            }
+            for path, members, right in (*own, *LISTED)
+            if _begins(path, parts)
+        ]
         if not found:
             raise _nodes.not_found("/".join(["administrator", *parts]))
-        return JSONResponse(
-            [
-                {
-                    "path": "/quire/administrator/" + "/".join(part or "{id}" for part in action.path),
-                    "members": list(action.members),
-                    "right": f"admin on {action.resource}",
-                }
-                for action in found
-            ]
-        )
+        return JSONResponse(found)
 
     async def _post(self, request: Request) -> Response:
         parts, _ = self._parts(request)
@@ -109,16 +122,48 @@ class Requests:
             raise bad_value(str(error)) from None
         except QuireError as error:
             raise HTTPError(409, error.code, str(error)) from None
+        except (OSError, sqlite3.Error) as error:
+            raise HTTPError(409, "unavailable", str(error)) from None
 
     def _parts(self, request: Request) -> tuple[list[str], str | None]:
         raw_path = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1")
         return _nodes.split(raw_path.removeprefix("/quire/administrator"))
 
     def _disconnect(self, id: str, members: Mapping[str, Any]) -> dict[str, Any]:
-        engine = self._server._running_engine
-        if not id.isascii() or not id.isdigit() or not engine.disconnect(int(id)):
+        engine, block = self._server._running_engine, 0.0
+        if members.get("block") is not None:
+            block = seconds(members["block"], "block")
+            if block > BLOCK_MAX:
+                raise bad_value("block: the longest time is 49 days")
+        if not id.isascii() or not id.isdigit() or not engine.disconnect(int(id), round(block * 1000)):
             raise HTTPError(404, "not_found", f"no connection has the number {id!r}")
         return {"disconnected": 1}
+
+    def _transport(self, name: str) -> int:
+        """The place of a transport in the configuration."""
+        names = [transport.name for transport in self._server.config.transport]
+        if name not in names:
+            raise HTTPError(404, "not_found", f"no transport has the name {name!r}")
+        return names.index(name)
+
+    def _enable(self, id: str, members: Mapping[str, Any]) -> dict[str, Any]:
+        self._server._enable_transport(self._transport(id))
+        return {"transport": id, "enabled": True}
+
+    def _disable(self, id: str, members: Mapping[str, Any]) -> dict[str, Any]:
+        count = self._server._disable_transport(self._transport(id))
+        return {"transport": id, "enabled": False, "disconnected": count}
+
+    def _truncate(self, id: str, members: Mapping[str, Any]) -> dict[str, Any]:
+        administration = self._server._administration
+        assert administration is not None
+        if members.get("age") is None:
+            raise bad_value("age: it is required", 'send {"age": "1d"}')
+        return {"samples": administration.truncate(seconds(members["age"], "age"))}
+
+    def _reset(self, id: str, members: Mapping[str, Any]) -> dict[str, Any]:
+        self._server._forget_results()
+        return {"reset": True}
 
     def _link(self, action: str) -> Act:
         def act(id: str, members: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,6 +191,12 @@ class Requests:
             _log.info("stack of thread %d:\n%s", thread, "".join(traceback.format_stack(frame)))
         return {"threads": len(frames)}
 
+    def _queues(self, id: str, members: Mapping[str, Any]) -> dict[str, Any]:
+        queues = self._server.stats()["queues"]
+        for name, figures in queues.items():
+            _log.info("state of queue %r: %s", name, json.dumps(figures))
+        return {"queues": len(queues)}
+
     def _shutdown(self, id: str, members: Mapping[str, Any]) -> dict[str, Any]:
         name = self._server.config.name
         if members.get("confirm") != name:
@@ -154,21 +205,15 @@ class Requests:
         return {"state": "stopping"}
 
 
-def _begins(action: Action, parts: list[str]) -> bool:
-    return len(parts) <= len(action.path) and all(
-        part is None or part == given for part, given in zip(action.path, parts, strict=False)
+def _begins(path: tuple[str | None, ...], parts: list[str]) -> bool:
+    return len(parts) <= len(path) and all(
+        part is None or part == given for part, given in zip(path, parts, strict=False)
     )
 
 
 async def _members(request: Request, action: Action) -> dict[str, Any]:
     """The members of the body of a request."""
-    body = await request.body()
-    try:
-        members = json.loads(body or b"{}")
-    except ValueError:
-        raise bad_value("the body is not JSON") from None
-    if not isinstance(members, dict):
-        raise bad_value("the body is not an object")
+    members = await json_of(request)
     if unknown := sorted(members.keys() - set(action.members)):
         known = ", ".join(action.members) or "no members"
         raise bad_value(f"the body has an unknown member {unknown[0]!r}", f"the request takes {known}")

@@ -21,7 +21,10 @@ _WAITING_MAX: Final = 16
 
 
 class Sampler:
-    """Samples at fixed times. It counts the intervals that have no sample."""
+    """Samples at fixed times. It counts the intervals that have no sample.
+
+    A store in memory needs no second thread.
+    """
 
     def __init__(self, figures: Figures, store: Store, interval: float) -> None:
         self._figures = figures
@@ -32,10 +35,10 @@ class Sampler:
         self._taken = 0
         self._missed = 0
         self._is_failing = False
-        self._threads = [
-            threading.Thread(target=self._sample, name="quire-statistics", daemon=True),
-            threading.Thread(target=self._write, name="quire-statistics-file", daemon=True),
-        ]
+        self._threads = [threading.Thread(target=self._sample, name="quire-statistics", daemon=True)]
+        if not store.is_in_memory:
+            writer = threading.Thread(target=self._write_waiting, name="quire-statistics-file", daemon=True)
+            self._threads.append(writer)
 
     def start(self) -> None:
         """Takes the first sample now."""
@@ -49,6 +52,10 @@ class Sampler:
             if thread.is_alive():
                 thread.join()
         self._store.close(time.time())
+
+    def truncate(self, age: float) -> int:
+        """Removes the samples that are older than `age` seconds, and returns their number. It waits for the file."""
+        return self._store.truncate(time.time() - age)
 
     def history(self) -> History:
         """Returns a reader of the samples."""
@@ -69,7 +76,10 @@ class Sampler:
                 if before:
                     self._figures.rates = rates_of(before, tree, max(now - then, 0.001))
                 before, then = tree, now
-                self._waiting.put_nowait((at, tree))
+                if self._store.is_in_memory:
+                    self._write(at, tree)
+                else:
+                    self._waiting.put_nowait((at, tree))
             except queue.Full:
                 self._missed += 1
             except Exception:
@@ -83,18 +93,22 @@ class Sampler:
                 self._missed += late
                 count += late
             if self._stop.wait(max(begin + count * self._interval - time.monotonic(), 0.0)):
-                self._waiting.put(None)
+                if not self._store.is_in_memory:
+                    self._waiting.put(None)
                 return
 
-    def _write(self) -> None:
+    def _write_waiting(self) -> None:
         while (sample := self._waiting.get()) is not None:
-            try:
-                self._store.write(*sample)
-            except sqlite3.Error as error:
-                self._missed += 1
-                if not self._is_failing:
-                    _log.error("a sample of the statistics was not written: %s", error)
-                self._is_failing = True
-                continue
+            self._write(*sample)
+
+    def _write(self, at: float, tree: Tree) -> None:
+        try:
+            self._store.write(at, tree)
+        except sqlite3.Error as error:
+            self._missed += 1
+            if not self._is_failing:
+                _log.error("a sample of the statistics was not written: %s", error)
+            self._is_failing = True
+        else:
             self._is_failing = False
             self._taken += 1

@@ -3,71 +3,82 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from quire._errors import QuireError
 from quire._quire import __version__
-from quire.admin import _console
-from quire.admin._access import Access
-from quire.admin._app import AdminApp, Health
 from quire.admin._figures import Durations, Figures, Tree
+from quire.admin._health import Health
 from quire.admin._host import timestamp
-from quire.admin._http import HTTPServer
 from quire.admin._logging import LogCounter
 from quire.admin._metrics import LOOP_DELAY, PERSISTED_DURATION, SYNC_DURATION
-from quire.admin._prometheus import Exposition
 from quire.admin._pulse import Pulse
-from quire.admin._requests import Requests
+from quire.admin._questions import Questions
 from quire.admin._sampler import Sampler
 from quire.admin._statistics import History, Store
+from quire.config._admin import IN_MEMORY, Admin
 from quire.server._tls import RELOAD_INTERVAL
 
 if TYPE_CHECKING:
+    from quire.admin._access import Access
+    from quire.admin._http import HTTPServer
     from quire.server._server import Server
 
-
-_log = logging.getLogger("quire")
+#: Bytes of the statistics of a server without `[admin]`: some hours of a small server.
+MEMORY_SIZE: Final = 16 << 20
 
 
 class Administration:
-    """The HTTP server and the statistics of a server with `[admin]`.
+    """The statistics of a server, and its HTTP server.
 
     The server calls `start` before it opens its journal, `listening` when clients can connect,
-    `stopping` when it begins to stop, and `close` after its last connection has ended.
+    `stopping` when it begins to stop, and `close` after its last connection has ended. Without
+    `[admin]`, the statistics are in memory, and there is no HTTP server.
     """
 
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
-        admin = server.config.admin
-        assert admin is not None
         self._server = server
+        self._settings = server.config.admin or Admin(file=IN_MEMORY, max_size=MEMORY_SIZE)
         self._pulse = Pulse(loop)
         self._health = Health()
         self._health.idle = lambda: self._pulse.idle
         self._figures = Figures(server.config, self._ask_core)
         self._figures.more = self._more
         self._figures.ask_held = self._ask_held
+        self._figures.enabled = lambda: server._enabled_transports
         self._log_counter = LogCounter()
-        _log.addHandler(self._log_counter)
-        self._interval = admin.interval
         self._sampler: Sampler | None = None
+        self._questions = Questions(self._figures, self._history)
         self._access: Access | None = None
         self._http: HTTPServer | None = None
-        if admin.address is not None:
-            self._access = Access(lambda: server.config)
-            app = AdminApp(admin, self._access, self._figures, self._health, self._history)
-            exposition = Exposition(
-                self._figures.current,
-                self._durations,
-                app.is_ready,
-                version=__version__,
-                objects_max=admin.metrics_max_objects,
-            )
-            app.expose(exposition)
-            Requests(app, server)
-            _console.add_routes(app, server)
-            self._http = HTTPServer(admin, app.asgi(), self._work)
+        if self._settings.address is not None:
+            self._make_http(self._settings)
+
+    def _make_http(self, admin: Admin) -> None:
+        # Only the extra has their packages.
+        from quire.admin import _console
+        from quire.admin._access import Access
+        from quire.admin._app import AdminApp
+        from quire.admin._http import HTTPServer
+        from quire.admin._prometheus import Exposition
+        from quire.admin._requests import Requests
+
+        server = self._server
+        self._access = Access(lambda: server.config)
+        app = AdminApp(admin, self._access, self._figures, self._health, self._history)
+        exposition = Exposition(
+            self._figures.current,
+            self._durations,
+            app.is_ready,
+            version=__version__,
+            objects_max=admin.metrics_max_objects,
+        )
+        app.expose(exposition)
+        Requests(app, server)
+        _console.add_routes(app, server)
+        self._http = HTTPServer(admin, app.asgi(), self._work)
 
     @property
     def url(self) -> str | None:
@@ -78,17 +89,15 @@ class Administration:
         """Listens. Raises `OSError` when the address is not available."""
         if self._http is not None:
             self._http.start()
-        config, admin = self._server.config, self._server.config.admin
-        assert admin is not None
         store = Store(
-            config.statistics_file,
-            max_size=admin.max_size,
-            retention=admin.retention,
+            self._server.config.statistics_file,
+            max_size=self._settings.max_size,
+            retention=self._settings.retention,
             version=__version__,
         )
         store.begin(time.time())
         self._figures.lifetimes = store.history().lifetimes()
-        self._sampler = Sampler(self._figures, store, self._interval)
+        self._sampler = Sampler(self._figures, store, self._settings.interval)
         self._sampler.start()
         self._figures.state = "recovering"
 
@@ -105,7 +114,8 @@ class Administration:
 
     def close(self) -> None:
         """The last connection has ended."""
-        _log.removeHandler(self._log_counter)
+        self._log_counter.close()
+        self._questions.close()
         # An answer may need the statistics.
         if self._http is not None:
             self._http.close()
@@ -114,10 +124,25 @@ class Administration:
         if self._access is not None:
             self._access.close()
 
+    def current(self) -> Tree:
+        """Returns the figures, at most a second old."""
+        return self._figures.current()
+
+    def truncate(self, age: float) -> int:
+        """Removes the samples that are older than `age` seconds. Returns their number."""
+        return 0 if self._sampler is None else self._sampler.truncate(age)
+
     def forget_users(self) -> None:
         """Checks every user again."""
         if self._access is not None:
             self._access.forget()
+
+    def answer(self, question: bytes, done: Callable[[str | None, str], None]) -> None:
+        """Answers a question of a client about the statistics, on another thread.
+
+        `done`: gets the answer as JSON, or `None` and the reason why there is none.
+        """
+        self._questions.answer(question, done)
 
     def descriptors(self) -> list[int]:
         """The sockets, by their numbers."""

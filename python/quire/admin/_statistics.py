@@ -104,6 +104,25 @@ class Store:
             if self._size() > self._max_size * _FULL:
                 self._remove_oldest()
 
+    def truncate(self, before: float) -> int:
+        """Removes the samples before a time, in seconds since 1970. Returns their number. Any thread may call it.
+
+        Raises `sqlite3.Error`.
+        """
+        with self._lock, self._connection:
+            count = self._connection.execute(
+                "DELETE FROM samples WHERE t < ?", (round(before * 1000),)
+            ).rowcount
+            # A value that has not changed since keeps its place at the first sample that is left.
+            self._connection.execute(
+                "INSERT OR IGNORE INTO figures (object, t, value)"
+                " SELECT object, first, value FROM (SELECT object, value, first, max(figures.t) FROM figures,"
+                " (SELECT min(t) AS first FROM samples) WHERE figures.t < first GROUP BY object)"
+            )
+            if count:
+                self._remove_figures()
+        return count
+
     def close(self, at: float) -> None:
         """Notes the end of the server, and closes the file."""
         with self._lock:
@@ -116,8 +135,13 @@ class Store:
         return History(self._path, self._connection, self._lock)
 
     @property
+    def is_in_memory(self) -> bool:
+        """Whether there is no file."""
+        return self._path is None
+
+    @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """Bytes of the file, or of the memory."""
         if self._path is None:
             with self._lock:
                 return self._size()
@@ -174,7 +198,9 @@ class Store:
 
     def _remove_figures(self) -> None:
         """Removes the rows before the first sample, and the objects that have none left."""
-        self._connection.execute("DELETE FROM figures WHERE t < (SELECT min(t) FROM samples)")
+        self._connection.execute(
+            "DELETE FROM figures WHERE t < (SELECT coalesce(min(t), 1 << 62) FROM samples)"
+        )
         self._connection.execute(
             "DELETE FROM objects WHERE NOT EXISTS (SELECT 1 FROM figures WHERE object = objects.id)"
         )
@@ -309,11 +335,14 @@ def _values_at(
     """The value at each time: that of the last row of the same run. Time, run and value."""
     row_times = [t for t, _ in rows]
     values = []
+    found, read = [], -1
     for t, run in times:
         index = bisect_right(row_times, t) - 1
         if index < 0 or row_times[index] < starts[run] or (text := rows[index][1]) is None:
             continue
-        found = json.loads(text)
+        # The samples up to the next row have the same values.
+        if index != read:
+            found, read = json.loads(text), index
         if place < len(found):
             values.append((t, run, found[place]))
     return values

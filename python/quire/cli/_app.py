@@ -249,23 +249,25 @@ def stats(
         Path | None, Parameter(help="Statistics of a server, which may be stopped. Not with --url.")
     ] = None,
     from_: Annotated[
-        str | None, Parameter(name="--from", help="Samples from this time on. With --file.")
+        str | None, Parameter(name="--from", help="Samples of a metric from this time on.")
     ] = None,
-    to: Annotated[str | None, Parameter(help="Samples before this time. With --file.")] = None,
+    to: Annotated[str | None, Parameter(help="Samples of a metric before this time.")] = None,
     format: Annotated[
         Literal["table", "json", "csv", "xml"], Parameter(help="Form of the output.")
     ] = "table",
 ) -> int:
     """Show a node of the statistics: docs/admin.md lists the tree.
 
-    By URL, it shows the current clients, subscriptions, topics, queues, last values and links.
-    With --file, it shows every node of the last sample, or with --from and --to the samples of one metric.
+    By URL, it shows the figures of a running server, and with --file those of the last sample of a file.
+    With --from and --to, it shows the samples of one metric. Those of clients, subscriptions and links are in the file only.
+    By URL, most of them need the right monitor on /quire/server.
     A time is UTC such as 20261127T113000Z or 20261127T11, or a duration before now such as -15m.
     Exit code 1: there is no such path.
 
     For example:
       quire stats /quire/instance/queues
-      quire stats /quire/instance/queues/jobs/depth
+      quire stats journal
+      quire stats queues/jobs/depth --from=-15m
       quire stats /quire/instance/queues/jobs/depth --file quire-data/statistics.db --from=-1h --format csv
 
     Parameters
@@ -297,6 +299,13 @@ def check_server(
             negative="", help="DESTINATION=WARNING[:CRITICAL]: age of the oldest message that it lacks."
         ),
     ] = None,
+    min_free: Annotated[
+        list[str] | None,
+        Parameter(
+            negative="",
+            help="KIND=WARNING[:CRITICAL]: room of the file system of journal, archive or data, such as journal=10%:2GB.",
+        ),
+    ] = None,
     url: Url = None,
 ) -> int:
     """Check a server for a monitoring system: one line, and an exit code.
@@ -308,11 +317,13 @@ def check_server(
     For example:
       quire check
       quire check --max-depth jobs=1000:10000 --max-age jobs=1m:10m
-      quire check --max-lag east=10s:1m
+      quire check --max-lag east=10s:1m --min-free journal=20%:5GB
     """
     from quire.cli._check import check as run
 
-    return run(url, max_depth=max_depth or [], max_age=max_age or [], max_lag=max_lag or [])
+    return run(
+        url, max_depth=max_depth or [], max_age=max_age or [], max_lag=max_lag or [], min_free=min_free or []
+    )
 
 
 @app.command

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from quire._errors import ConfigError, QuireError
-from quire._units import seconds
+from quire._units import seconds, size
 from quire.cli._connect import connect
 from quire.cli._output import say, visible
 
@@ -41,13 +41,30 @@ class _Limit:
         return WARNING if value > self.warning else OK
 
 
-def check(url: str | None, *, max_depth: list[str], max_age: list[str], max_lag: list[str]) -> int:
+@dataclass(frozen=True)
+class _Room:
+    """`KIND=WARNING[:CRITICAL]`: bytes, or a share of the file system."""
+
+    name: str
+    warning: str
+    critical: str | None
+
+    def level(self, available: float, total: float) -> int:
+        if self.critical is not None and available < _room(self.critical, total):
+            return CRITICAL
+        return WARNING if available < _room(self.warning, total) else OK
+
+
+def check(
+    url: str | None, *, max_depth: list[str], max_age: list[str], max_lag: list[str], min_free: list[str]
+) -> int:
     found = _Findings()
     try:
+        rooms = [_room_limit(text) for text in min_free]
         depths = [_limit(text, "--max-depth", _count) for text in max_depth]
         ages = [_limit(text, "--max-age", lambda text: seconds(text, "--max-age")) for text in max_age]
         lags = [_limit(text, "--max-lag", lambda text: seconds(text, "--max-lag")) for text in max_lag]
-        _look(url, found, depths, ages, lags)
+        _look(url, found, depths, ages, lags, rooms)
     except (QuireError, OSError) as error:
         found = _Findings(UNKNOWN, [str(error)])
     text = "; ".join(found.texts) or "the server is ready"
@@ -57,11 +74,17 @@ def check(url: str | None, *, max_depth: list[str], max_age: list[str], max_lag:
 
 
 def _look(
-    url: str | None, found: _Findings, depths: list[_Limit], ages: list[_Limit], lags: list[_Limit]
+    url: str | None,
+    found: _Findings,
+    depths: list[_Limit],
+    ages: list[_Limit],
+    lags: list[_Limit],
+    rooms: list[_Room],
 ) -> None:
     with connect(url) as client:
         server = client.server_info()
         queues = client.queue_stats() if depths or ages else {}
+        systems = client._statistics({"path": "host/filesystems"})["value"] if rooms else []
         links = {each["name"]: each for each in client._replication()["destinations"]}
     if server.journal_failed is None:
         raise QuireError("the user needs the right monitor on /quire/server")
@@ -80,6 +103,9 @@ def _look(
     for limit in lags:
         text = "destination {name} is {value:.0f} s behind: look at the connection and at its disk"
         _compare(found, limit, links, "seconds_behind", text, "s")
+    by_kind = {each["id"]: each for each in systems}
+    for room in rooms:
+        _compare_room(found, room, by_kind)
 
 
 def _compare(
@@ -93,6 +119,43 @@ def _compare(
     found.figures.append(f"'{limit.name} {figure}'={value:g}{unit};{limit.warning:g};{critical}")
     if level := limit.level(value):
         found.note(level, text.format(name=limit.name, value=value))
+
+
+def _compare_room(found: _Findings, room: _Room, systems: dict[str, Any]) -> None:
+    if room.name not in systems:
+        known = ", ".join(systems)
+        found.note(UNKNOWN, f"the server has no file system of the kind {room.name!r}; it has {known}")
+        return
+    available, total = (systems[room.name][name] for name in ("available_bytes", "total_bytes"))
+    limits = ["" if text is None else f"{_room(text, total):.0f}:" for text in (room.warning, room.critical)]
+    found.figures.append(f"'{room.name} available_bytes'={available}B;{limits[0]};{limits[1]}")
+    if level := room.level(available, total):
+        path, left = systems[room.name]["path"], available / max(total, 1)
+        found.note(
+            level,
+            f"the file system of {path} has {available:,} bytes left, {left:.0%}: archive or remove journal files",
+        )
+
+
+def _room_limit(text: str) -> _Room:
+    name, _, limits = text.partition("=")
+    warning, colon, critical = limits.partition(":")
+    if not name or not warning or (colon and not critical):
+        reason = f"expected KIND=WARNING or KIND=WARNING:CRITICAL, got {text!r}"
+        raise ConfigError(reason, key="--min-free")
+    room = _Room(name, warning, critical if colon else None)
+    room.level(0, 0)  # finds mistakes
+    return room
+
+
+def _room(text: str, total: float) -> float:
+    """The bytes of a limit."""
+    if not text.endswith("%"):
+        return size(text if not text.isdigit() else int(text), "--min-free")
+    share = text[:-1]
+    if not share.isascii() or not share.replace(".", "", 1).isdigit() or float(share) > 100:
+        raise ConfigError(f"{text!r} is no share such as 10%", key="--min-free")
+    return float(share) / 100 * total
 
 
 def _limit(text: str, option: str, read: Callable[[str], float]) -> _Limit:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
 import quire
 from quire._errors import ConfigError
+from quire._units import seconds
 from quire.cli import default_url
 from quire.cli._app import Json, Url
 from quire.cli._connect import connect
@@ -20,6 +21,9 @@ topic_app = App(name="topic", help="Show the topics of a server.", help_format="
 client_app = App(
     name="client", help="Show the clients of a server, and end their connections.", help_format="plaintext"
 )
+
+#: The longest time in seconds that a client name can be blocked: milliseconds in 32 bits.
+_BLOCK_MAX: Final = 49 * 86400.0
 
 #: Figures of `info` that need more than the name of their key.
 INFO_NAMES = {
@@ -189,18 +193,22 @@ def disconnect(
         str | None,
         Parameter(help="Regular expression, instead of NAME. It must match the whole client name."),
     ] = None,
+    block: Annotated[
+        str | None,
+        Parameter(help="Time in which the clients cannot log on again, such as 5m. The longest is 49d."),
+    ] = None,
     url: Url = None,
 ) -> int:
     """End connections of clients, and show how many.
 
-    The clients connect again.
+    The clients connect again, with --block after this time.
     The command needs the rights monitor and admin on /quire/clients.
     Exit code 1: no connection has the name.
 
     For example:
       quire client disconnect orders-worker
       quire client disconnect 17
-      quire client disconnect --pattern 'batch-.*'
+      quire client disconnect --pattern 'batch-.*' --block 10m
 
     Parameters
     ----------
@@ -209,6 +217,9 @@ def disconnect(
     """
     if (name is None) == (pattern is None):
         raise ConfigError("name a client, or use --pattern", key="NAME")
+    blocked = 0.0 if block is None else seconds(block, "--block")
+    if blocked > _BLOCK_MAX:
+        raise ConfigError(f"{block!r} is longer than 49 days", key="--block")
     try:
         wanted = re.compile(re.escape(name) if pattern is None and name is not None else pattern or "")
     except re.error as error:
@@ -220,7 +231,7 @@ def disconnect(
             if each["client_name"] != client.name
             and (wanted.fullmatch(each["client_name"]) or str(each["connection"]) == name)
         ]
-        count = sum(client._disconnect(connection) for connection in found)
+        count = sum(client._disconnect(connection, blocked) for connection in found)
     say(f"disconnected: {count}")
     return 0 if count else 1
 

@@ -761,10 +761,11 @@ class ClientBase(Generic[S]):
         links: dict[str, Any] = told["replication"]
         return links
 
-    async def _disconnect_client(self, connection: int) -> int:
-        """Ends a connection of the server. Returns how many were ended."""
+    async def _disconnect_client(self, connection: int, block: float) -> int:
+        """Ends a connection of the server. Its client name cannot log on for `block` seconds. Returns how many were ended."""
         core = await self._ready()
-        told = await self._told(core, core.disconnect_client(connection), None, "disconnect")
+        command = core.disconnect_client(connection, round(block * 1000))
+        told = await self._told(core, command, None, "disconnect")
         count: int = told["disconnected"]
         return count
 
@@ -782,6 +783,14 @@ class ClientBase(Generic[S]):
         told = await self._told(core, command, None, "explaining a decision")
         explained: dict[str, Any] = told["access"]
         return explained
+
+    async def _ask_statistics(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Asks the server for a node of its figures, or for samples (docs/protocol.md, `inspect`)."""
+        core = await self._ready()
+        command = core.inspect_statistics(json.dumps(question))
+        told = await self._told(core, command, None, "asking for the statistics")
+        answer: dict[str, Any] = told["statistics"]
+        return answer
 
     async def _inspect(
         self,

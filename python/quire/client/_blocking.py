@@ -826,9 +826,13 @@ class Client(ClientBase[Subscription]):
         """Changes a link of the server, and returns its links."""
         return finish(self._change_link(destination, action))
 
-    def _disconnect(self, connection: int) -> int:
-        """Ends a connection of the server. Returns how many were ended."""
-        return finish(self._disconnect_client(connection))
+    def _disconnect(self, connection: int, block: float = 0.0) -> int:
+        """Ends a connection of the server. Its client name cannot log on for `block` seconds. Returns how many were ended."""
+        return finish(self._disconnect_client(connection, block))
+
+    def _statistics(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a node of the figures of the server, or samples."""
+        return finish(self._ask_statistics(question))
 
     def _reload(self) -> list[str]:
         """Makes the server read its configuration again, and returns the keys that have changed."""

@@ -777,6 +777,7 @@ class Config(Model):
                 "max_message_size": max(transport.max_message_size for transport in self.transport),
                 "max_connections": CLIENTS_INSIDE_MAX,
                 "authenticates": self.authentication_of_admin.method != "none",
+                "is_inside": True,
             }
         ]
 

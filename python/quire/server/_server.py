@@ -18,6 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
 
@@ -106,12 +107,14 @@ class Server:
         self._refresh_files: Callable[[], None] | None = None
         #: The logons whose passwords are checked.
         self._logons: Logons | None = None
-        #: The HTTP server and the statistics; `None`: there is no `[admin]`.
+        #: The HTTP server and the statistics; `None` before the start.
         self._administration: Administration | None = None
         #: Attempts to connect to other instances.
         self._links: set[asyncio.Task[Any]] = set()
         self._replication_address: str | None = None
         self._listeners: list[asyncio.AbstractServer] = []
+        #: Those of the transports, in the order of the configuration; `None`: it is disabled.
+        self._transport_listeners: list[asyncio.AbstractServer | None] = []
         self._process = os.getpid()
         #: By the names of the transports; empty while the server does not run.
         self._urls: dict[str, str] = {}
@@ -159,6 +162,12 @@ class Server:
         """Returns the counters since the start, and the current numbers."""
         stats: dict[str, Any] = json.loads(self._running_engine.stats())
         return stats
+
+    def _figures(self) -> dict[str, Any]:
+        """The figures by the paths of their nodes, at most a second old (docs/admin.md)."""
+        if not self.is_running or self._administration is None:
+            return {}
+        return self._administration.current()
 
     def create_queue(self, name: str, **settings: Unpack[QueueSettings]) -> bool:
         """Creates a queue while the server runs. See `Client.create_queue`."""
@@ -322,15 +331,13 @@ class Server:
         self.config.check_access()
         self._load_certificates()
         self._logons = Logons(self.config, loop, self._event)
-        if self.config.admin is not None:
-            from quire.admin._service import Administration
+        from quire.admin._service import Administration
 
-            self._administration = Administration(self, loop)
+        self._administration = Administration(self, loop)
         try:
             await self._serve(room, started)
         finally:
-            if self._administration is not None:
-                self._administration.close()
+            self._administration.close()
         if self._broken is not None:
             raise self._broken
 
@@ -341,6 +348,7 @@ class Server:
         assert self._logons is not None
         assert self._stop is not None
         administration = self._administration
+        assert administration is not None
         async with contextlib.AsyncExitStack() as listening:
             # Before the journal is made: a server whose address is taken leaves nothing on the
             # disk.
@@ -353,8 +361,8 @@ class Server:
                 listeners.append(await listening.enter_async_context(links))
                 self._replication_address = _url_of(links, "").removeprefix("://")
             self._listeners += listeners
-            if administration is not None:
-                administration.start()
+            self._transport_listeners = [*listeners[: len(self.config.transport)]]
+            administration.start()
             self._engine = engine = await self._open_engine(room)
             local = None
             try:
@@ -374,16 +382,16 @@ class Server:
                         await local.start_serving()
                     self._warn_if_open()
                     self._follow_files()
-                    if administration is not None:
-                        administration.listening(self._urls)
+                    administration.listening(self._urls)
                     if started is not None:
                         started()
                     await self._stop.wait()
-                    if administration is not None:
-                        await self._announce_end(administration)
+                    await self._announce_end(administration)
                 finally:
-                    for listener in listeners:
-                        listener.close()
+                    for each in [*listeners, *self._transport_listeners]:
+                        if each is not None:
+                            each.close()
+                    self._transport_listeners.clear()
                     if local is not None:
                         local.close()
                     await self._shut_down()
@@ -406,8 +414,7 @@ class Server:
     async def _announce_end(self, administration: Administration) -> None:
         """Says that the server stops, before clients lose their connections."""
         administration.stopping()
-        assert self.config.admin is not None
-        if self._broken is None:
+        if self._broken is None and self.config.admin is not None:
             await asyncio.sleep(self.config.admin.shutdown_delay)
 
     async def _open_engine(self, connections_max: int) -> Engine:
@@ -445,6 +452,50 @@ class Server:
             if (refused := without_open_files(error)) is not None:
                 raise refused from None
             raise cannot_listen(address, error, "`transport.address` or `--address`") from None
+
+    @property
+    def _enabled_transports(self) -> set[str]:
+        """The names of the transports that accept connections."""
+        names = (transport.name for transport in self.config.transport)
+        listening = zip(names, self._transport_listeners, strict=False)
+        return {name for name, listener in listening if listener is not None}
+
+    def _disable_transport(self, number: int) -> int:
+        """A transport accepts no more connections, and ends those that it has. Returns their number.
+
+        Any thread may call it.
+        """
+        engine = self._running_engine
+
+        def stop() -> None:
+            if (listener := self._transport_listeners[number]) is not None:
+                listener.close()
+                self._listeners.remove(listener)
+                self._transport_listeners[number] = None
+
+        self._on_loop(stop)
+        return engine.disconnect_transport(number)
+
+    def _enable_transport(self, number: int) -> None:
+        """A transport accepts connections again, at the same address. Any thread may call it.
+
+        Raises `OSError` when another program uses the address meanwhile.
+        """
+        loop = self._loop
+        if loop is None or not self._urls:
+            raise DisconnectedError("the server is not running", code="not_running")
+        url = list(self._urls.values())[number]
+        address = Address.parse(url.partition("://")[2])
+
+        async def listen() -> None:
+            if self._transport_listeners[number] is not None:
+                return
+            listener = await self._listen(number, address)
+            self._transport_listeners[number] = listener
+            self._listeners.append(listener)
+            await listener.start_serving()
+
+        asyncio.run_coroutine_threadsafe(listen(), loop).result(STOP_TIMEOUT)
 
     async def _listen_for_links(self, address: Address) -> asyncio.Server:
         """Binds the address for other instances; accepts nothing yet."""
@@ -687,6 +738,9 @@ class Server:
                 self._logons.check(number, connection.transport_number, given)
         for number, command in turn.reloads:
             start_thread(threading.Thread(target=self._reload_for, args=(number, command), daemon=True))
+        for number, command, question in turn.questions:
+            assert self._administration is not None
+            self._administration.answer(question, partial(self._answered, number, command))
         for number in turn.pauses:
             if (connection := self._connections.get(number)) is not None:
                 connection.set_paused(True)
@@ -708,6 +762,18 @@ class Server:
         if turn.drained:
             self._drained.set()
 
+    def _forget_results(self) -> None:
+        """Checks every user again: keeps no result of a check, and reads the files of users."""
+
+        def forget() -> None:
+            if self._logons is not None:
+                self._logons.forget_results()
+                self._logons.refresh()
+            if self._administration is not None:
+                self._administration.forget_users()
+
+        self._on_loop(forget)
+
     def _reload_for(self, connection: int, command: int) -> None:
         """Reads the configuration for a command of a connection. A mistake in it is an event."""
         try:
@@ -719,6 +785,16 @@ class Server:
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed already
                 self._loop.call_soon_threadsafe(self._event, Engine.NOT_RELOADED, connection, data)
+
+    def _answered(self, connection: int, command: int, answer: str | None, reason: str) -> None:
+        """Hands the answer to a question about the statistics to the core. Any thread may call it."""
+        kind = Engine.NO_STATISTICS if answer is None else Engine.STATISTICS
+        data = command.to_bytes(4, "little") + (reason if answer is None else answer).encode(
+            "utf-8", "replace"
+        )
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed already
+                self._loop.call_soon_threadsafe(self._event, kind, connection, data)
 
     def _connected(self, connection: _Connection) -> int:
         self._last_connection += 1

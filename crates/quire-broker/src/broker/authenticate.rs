@@ -13,6 +13,11 @@ impl Broker {
     /// The first command of a connection.
     pub(super) fn log_on(&mut self, id: SessionId, logon: &Logon<'_>) {
         let session = &self.cx.clients.sessions.all[id];
+        let blocked = self.cx.clients.blocked.left(logon.client_name, self.cx.clock.now.instant);
+        if let Some(left) = blocked.filter(|_| session.access == Access::Client) {
+            let reason = format!("an administrator has blocked the client name for {} s", left.as_secs() + 1);
+            return self.cx.end_because(id, Code::AuthenticationUnavailable, "admin", &reason);
+        }
         if session.access != Access::Client || !self.cx.transport_of(id).authenticates {
             return self.publishers.log_on(&mut self.cx, id, logon);
         }

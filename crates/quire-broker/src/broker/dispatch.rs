@@ -2,6 +2,7 @@
 //! out.
 
 use std::mem;
+use std::time::Duration;
 
 use super::{Broker, figures};
 use crate::admin::{AdminCommand, AdminReply, Requester};
@@ -16,7 +17,7 @@ use crate::slice::CONTINUATION;
 use crate::stats::Page;
 use crate::stats::{QueueFigures, ServerStats};
 use crate::tail::LogConsumer;
-use crate::{Access, ConnectionId, Output};
+use crate::{Access, ConnectionId, Output, TransportId};
 use quire_command::{Code, Command, DefineQueue, Publish, PublishBatch, Query};
 use quire_expression::topic::TopicSelector;
 
@@ -177,8 +178,10 @@ impl Broker {
                 self.administer(by, AdminCommand::Link { destination, action });
             }
             (_, Command::Reload { command }) => self.ask_to_reload(id, *command),
-            (_, Command::Disconnect { command, connection }) => {
-                self.administer(self.cx.requester(id, *command), AdminCommand::Disconnect(*connection));
+            (_, Command::Disconnect { command, connection, block_ms }) => {
+                let block = Duration::from_millis((*block_ms).into());
+                let by = self.cx.requester(id, *command);
+                self.administer(by, AdminCommand::Disconnect(*connection, block));
             }
             (_, Command::Maintain(maintain)) => {
                 let by = self.cx.requester(id, maintain.command);
@@ -202,14 +205,56 @@ impl Broker {
     }
 
     /// Ends a connection for an administrator. Its client connects again.
-    fn disconnect_client(&mut self, connection: ConnectionId) -> AdminReply {
+    fn disconnect_client(&mut self, connection: ConnectionId, block: Duration) -> AdminReply {
         let id = self.cx.session_of(connection);
         let Some(id) = id.filter(|id| self.cx.clients.sessions.all[*id].phase != Phase::Closed) else {
             return AdminReply::Disconnected { count: 0 };
         };
+        let now = self.cx.clock.now.instant;
+        let name = self.cx.session(id).client_name().filter(|_| !block.is_zero());
+        if name.is_some_and(|name| !self.cx.clients.blocked.add(&name, now, now + block)) {
+            let reason = "block: too many client names are blocked; nothing was done";
+            return AdminReply::refused(Code::LimitExceeded, reason);
+        }
         let reason = "an administrator has ended the connection";
         self.cx.end_because(id, Code::EntitlementReset, "admin", reason);
         AdminReply::Disconnected { count: 1 }
+    }
+
+    /// Ends the connections of clients of a transport that accepts no more of them.
+    fn disconnect_transport(&mut self, transport: TransportId) -> AdminReply {
+        let sessions = self.cx.clients.sessions.all.iter();
+        let its = sessions.filter(|(_, session)| {
+            session.transport == transport
+                && session.access == Access::Client
+                && session.phase != Phase::Closed
+        });
+        let ids: Vec<SessionId> = its.map(|(id, _)| id).collect();
+        let reason = "an administrator has disabled the transport";
+        for id in &ids {
+            self.cx.end_because(*id, Code::EntitlementReset, "transport_disabled", reason);
+        }
+        AdminReply::Disconnected { count: ids.len() as u64 }
+    }
+
+    /// The driver answers a question about its statistics.
+    fn ask_statistics(&mut self, by: &Requester, question: Vec<u8>) {
+        let Requester::Client { connection, command, .. } = by else {
+            return self.cx.reply(by, AdminReply::refused(Code::BadOption, "the process has them"));
+        };
+        let (connection, command) = (*connection, *command);
+        self.cx.outputs.push_back(Output::Statistics { connection, command, question });
+    }
+
+    /// The driver has answered a question about its statistics.
+    pub(super) fn statistics(&mut self, connection: ConnectionId, command: u32, result: Result<&str, &str>) {
+        let Some(id) = self.cx.session_of(connection) else { return };
+        let reply = match result {
+            Ok(answer) => AdminReply::Statistics(answer.to_owned()),
+            Err(reason) => AdminReply::refused(Code::BadOption, reason),
+        };
+        let by = self.cx.requester(id, command);
+        self.cx.reply(&by, reply);
     }
 
     /// The driver has read the configuration.
@@ -307,7 +352,11 @@ impl Broker {
             }
             AdminCommand::Clients(after) => AdminReply::Clients(self.connections_after(after)),
             AdminCommand::Replication => AdminReply::Replication(Box::new(self.links.stats(&self.cx))),
-            AdminCommand::Disconnect(connection) => self.disconnect_client(ConnectionId(connection)),
+            AdminCommand::Disconnect(connection, block) => {
+                self.disconnect_client(ConnectionId(connection), block)
+            }
+            AdminCommand::DisconnectTransport(transport) => self.disconnect_transport(transport),
+            AdminCommand::Statistics(question) => return self.ask_statistics(&by, question),
             AdminCommand::Access(question) => match self.cx.explain_access(&question) {
                 Ok(explanation) => AdminReply::Access(Box::new(explanation)),
                 Err(reason) => AdminReply::refused(Code::BadOption, reason),

@@ -185,6 +185,9 @@ impl Broker {
             Input::Authenticated { connection, user, groups } => self.authenticated(connection, user, groups),
             Input::Entitle(rules) => self.cx.entitle(rules),
             Input::Reloaded { connection, command, result } => self.reloaded(connection, command, result),
+            Input::Statistics { connection, command, result } => {
+                self.statistics(connection, command, result);
+            }
             Input::Reset { connection, reason } => {
                 if let Some(id) = self.cx.session_of(connection) {
                     self.cx.reset(id, reason);
@@ -667,9 +670,10 @@ impl Broker {
 
     /// The peer has disconnected.
     pub(super) fn disconnect(&mut self, id: SessionId) {
+        let is_inside = self.cx.transport_of(id).is_inside;
         let session = self.cx.session(id);
-        let event =
-            Event::Disconnected { connection: session.connection, client_name: session.client_name() };
+        let (connection, client_name) = (session.connection, session.client_name());
+        let event = Event::Disconnected { connection, client_name, is_inside };
         let phase = session.phase;
         if !matches!(phase, Phase::Closing | Phase::Closed) {
             self.cx.clients.counters.note_end("lost");

@@ -99,10 +99,11 @@ impl Publishers {
             server_version: Some(env!("CARGO_PKG_VERSION")),
             takes_reasons: true,
         };
+        let is_inside = cx.transport_of(id).is_inside;
         let session = cx.session(id);
         session.phase = Phase::Open;
-        let event =
-            Event::LoggedOn { connection: session.connection, peer: session.peer.to_string(), client_name };
+        let (connection, peer) = (session.connection, session.peer.to_string());
+        let event = Event::LoggedOn { connection, peer, client_name, is_inside };
         cx.note(event);
         cx.put(id, &Reply::LoggedOn(logged_on));
         // These messages were refused on an earlier connection, which was lost before it received

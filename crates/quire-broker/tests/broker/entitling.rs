@@ -102,6 +102,7 @@ fn kind(command: &Command<'_>) -> &'static str {
         Command::Inspect { subject: Subject::Replication, .. } => "inspect replication",
         Command::Inspect { subject: Subject::Messages { .. }, .. } => "inspect messages",
         Command::Inspect { subject: Subject::Access { .. }, .. } => "inspect access",
+        Command::Inspect { subject: Subject::Statistics { .. }, .. } => "inspect statistics",
         Command::DefineQueue { action: DefineQueue::Create { .. }, .. } => "create queue",
         Command::DefineQueue { action: DefineQueue::Alter { .. }, .. } => "alter queue",
         Command::DefineQueue { action: DefineQueue::Drop { .. }, .. } => "drop queue",
@@ -112,7 +113,7 @@ fn kind(command: &Command<'_>) -> &'static str {
     }
 }
 
-const KINDS: [&str; 29] = [
+const KINDS: [&str; 30] = [
     "logon",
     "publish",
     "publish_batch",
@@ -135,6 +136,7 @@ const KINDS: [&str; 29] = [
     "inspect replication",
     "inspect messages",
     "inspect access",
+    "inspect statistics",
     "create queue",
     "alter queue",
     "drop queue",
@@ -234,10 +236,11 @@ fn for_each_administrative_line(
     each(&inspect(Subject::Replication), &[(monitor, "/quire/replication")]);
     each(&inspect(Subject::Messages { question: b"" }), &[(admin, "/quire/replication")]);
     each(&inspect(Subject::Access { question: b"" }), &[(monitor, "/quire/access")]);
+    each(&inspect(Subject::Statistics { question: b"" }), &[(monitor, "/quire/server")]);
     let replicate = Command::Replicate { command, destination: "east", action: LinkAction::Pause };
     each(&replicate, &[(admin, "/quire/replication")]);
     each(&Command::Reload { command }, &[(admin, "/quire/access")]);
-    each(&Command::Disconnect { command, connection: 99 }, &[(admin, "/quire/clients")]);
+    each(&Command::Disconnect { command, connection: 99, block_ms: 0 }, &[(admin, "/quire/clients")]);
     let maintain = Maintain {
         command,
         action: Action::Remove,

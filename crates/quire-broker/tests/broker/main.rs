@@ -4,6 +4,7 @@
 mod any_options;
 mod authenticating;
 mod beside_publishes;
+mod blocking;
 mod bookmarks;
 mod clock;
 mod conflating;

@@ -306,6 +306,7 @@ impl Link {
                 | Output::PauseReading { .. }
                 | Output::ResumeReading { .. }
                 | Output::Reload { .. }
+                | Output::Statistics { .. }
                 | Output::Log(_) => (),
             }
         }

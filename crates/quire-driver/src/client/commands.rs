@@ -75,8 +75,8 @@ impl Client {
     ///
     /// # Errors
     /// See [`quire_client::ClientCore::disconnect_client`].
-    pub fn disconnect_client(&self, connection: u64) -> Result<CommandId, Failure> {
-        self.command(|core| core.disconnect_client(connection))
+    pub fn disconnect_client(&self, connection: u64, block_ms: u32) -> Result<CommandId, Failure> {
+        self.command(|core| core.disconnect_client(connection, block_ms))
     }
 
     /// Makes the server read its configuration again. Take the answer with

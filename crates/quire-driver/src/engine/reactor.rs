@@ -202,6 +202,10 @@ impl Reactor {
                 let result = Err("an embedded engine has no configuration file");
                 self.host.handle(Input::Reloaded { connection, command, result });
             }
+            Effect::Statistics { connection, command, .. } => {
+                let result = Err("an embedded engine collects no statistics");
+                self.host.handle(Input::Statistics { connection, command, result });
+            }
             Effect::PauseReading { connection } => self.set_reading(connection, false),
             Effect::ResumeReading { connection } => self.set_reading(connection, true),
             Effect::Log(event) => log::log!(target: "quire.engine", log_level(event.level()), "{event}"),
@@ -310,6 +314,7 @@ impl Reactor {
 
 fn log_level(level: Level) -> log::Level {
     match level {
+        Level::Debug => log::Level::Debug,
         Level::Info => log::Level::Info,
         Level::Warning => log::Level::Warn,
         Level::Error => log::Level::Error,

@@ -226,6 +226,8 @@ pub struct TransportConfig {
     pub authenticates: bool,
     /// Its connections are encrypted, for the figures.
     pub tls: bool,
+    /// Its clients are those of requests of the HTTP server. There may be many short connections.
+    pub is_inside: bool,
 }
 
 /// The limits on all connections together, and on the log (docs/protocol.md section 6).
@@ -741,6 +743,7 @@ impl Default for TransportConfig {
             logon_timeout_ns: 5_000_000_000,
             authenticates: false,
             tls: false,
+            is_inside: false,
         }
     }
 }

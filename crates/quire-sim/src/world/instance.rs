@@ -641,6 +641,7 @@ impl Running {
             Output::AdminReply { .. }
             | Output::Authenticate { .. }
             | Output::Reload { .. }
+            | Output::Statistics { .. }
             | Output::Log(_) => (),
         }
     }

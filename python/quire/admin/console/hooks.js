@@ -86,6 +86,9 @@ export const RANGES = [
   ["24h", 86400, 60000],
 ];
 
+/** Samples of a line at most: about as many as a chart has pixels. */
+const POINTS = 600;
+
 /**
  * The history of leaves: `[times, values of the first leaf, …]`, as a chart takes it; null while it
  * is loaded; false when the server has none of the leaves. Leaves are sampled together, so their
@@ -96,7 +99,7 @@ export function useHistory(leaves, range = "15m") {
   const key = JSON.stringify([leaves, range]);
   const [state, setState] = useState({ key, data: null });
   useEvery(interval, async (signal) => {
-    const answers = await Promise.allSettled(leaves.map((leaf) => get(`${leaf}.json`, { t0: `-${range}` }, { signal })));
+    const answers = await Promise.allSettled(leaves.map((leaf) => get(`${leaf}.json`, { t0: `-${range}`, points: POINTS }, { signal })));
     if (signal.aborted) return;
     // The server has no such figures, or the user may not see them: there is no chart.
     if (answers.every((each) => each.reason?.status === 404 || each.reason?.status === 403)) return setState({ key, data: false });

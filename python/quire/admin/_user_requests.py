@@ -1,9 +1,8 @@
-"""The purge and redrive of queues for the console, with the rights of the user."""
+"""Administrative requests about messages. A client with the rights of the user carries them out."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -12,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from quire._errors import QuireError
-from quire.admin._app import AdminApp
+from quire.admin._app import AdminApp, json_of
 from quire.admin._clients import Clients, address_of, refusal
 from quire.admin._errors import bad_value
 from quire.client._redrive import purge, redrive
@@ -21,8 +20,17 @@ from quire.client._redrive import purge, redrive
 _THREADS: Final = 2
 
 
-class QueueRoutes:
-    """The paths of queues."""
+#: The paths of the requests below `/quire/administrator`, the members of their bodies, and their
+#: rights.
+LISTED: Final = (
+    (("queues", None, "purge"), ("confirm", "filter"), "admin on the queue"),
+    (("queues", None, "redrive"), ("to", "filter"), "admin on the queue"),
+    (("last_values", None, "delete"), ("filter",), "admin on the topic"),
+)
+
+
+class UserRequests:
+    """The requests about the messages of queues and last-value topics."""
 
     def __init__(self, app: AdminApp, clients: Clients) -> None:
         self._app = app
@@ -32,14 +40,17 @@ class QueueRoutes:
 
     def add(self) -> None:
         """Adds the paths. They are more exact than the paths of the tree."""
-        place = "/quire/administrator/queues/{name:path}"
-        self._app.add_route(f"{place}/purge", self._purge, methods=["POST"], is_first=True)
-        self._app.add_route(f"{place}/redrive", self._redrive, methods=["POST"], is_first=True)
+        for path, act in (
+            ("queues/{name:path}/purge", self._purge),
+            ("queues/{name:path}/redrive", self._redrive),
+            ("last_values/{name:path}/delete", self._delete),
+        ):
+            self._app.add_route(f"/quire/administrator/{path}", act, methods=["POST"], is_first=True)
 
     async def _purge(self, request: Request) -> Response:
         name = request.path_params["name"]
         self._app.require(request, "admin", name)
-        body = await _body(request)
+        body = await json_of(request)
         if body.get("confirm") != name:
             raise bad_value("confirm: it must be the name of the queue", f'send {{"confirm": "{name}"}}')
         filter = body.get("filter") or None
@@ -56,7 +67,7 @@ class QueueRoutes:
     async def _redrive(self, request: Request) -> Response:
         name = request.path_params["name"]
         self._app.require(request, "admin", name)
-        body = await _body(request)
+        body = await json_of(request)
         to, filter = body.get("to"), body.get("filter") or None
         if not all(each is None or isinstance(each, str) for each in (to, filter)):
             raise bad_value("to, filter: they are texts")
@@ -75,18 +86,21 @@ class QueueRoutes:
 
         return await self._done(work)
 
+    async def _delete(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        self._app.require(request, "admin", name)
+        filter = (await json_of(request)).get("filter")
+        if not isinstance(filter, str) or not filter:
+            raise bad_value("filter: it is required, and is a text", "1 = 1 matches every record")
+        try:
+            async with self._clients.request(self._app.identity(request), address_of(request)) as client:
+                count = await client.sow_delete(name, filter=filter)
+        except (QuireError, TimeoutError) as error:
+            raise refusal(error) from None
+        return JSONResponse({"deleted": count})
+
     async def _done(self, work: Callable[[], dict[str, Any]]) -> Response:
         try:
             return JSONResponse(await asyncio.get_running_loop().run_in_executor(self._threads, work))
         except (QuireError, TimeoutError) as error:
             raise refusal(error) from None
-
-
-async def _body(request: Request) -> dict[str, Any]:
-    try:
-        body = json.loads(await request.body() or b"{}")
-    except ValueError:
-        raise bad_value("the body is no JSON") from None
-    if not isinstance(body, dict):
-        raise bad_value("the body must be a JSON object")
-    return body
