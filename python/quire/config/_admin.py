@@ -15,6 +15,7 @@ from quire.config._model import Texts
 from quire.config._tls import Files, ServerTLS
 from quire.config._values import (
     Address,
+    AddressText,
     DurationLike,
     Period,
     SizeLike,
@@ -37,7 +38,7 @@ class Admin(Files):
     """The HTTP server of administration, and the statistics."""
 
     #: Where the HTTP server listens; `None`: there is none.
-    address: str | None = None
+    address: AddressText | None = None
     #: The time between two samples of the statistics.
     interval: Annotated[float, duration_between("1s")] = 10.0
     #: The file of the statistics, below `data_directory`.
@@ -91,13 +92,6 @@ class Admin(Files):
             authentication: Authentication | Table | None = ...,
             insecure: bool = ...,
         ) -> None: ...
-
-    @field_validator("address")
-    @classmethod
-    def _check_address(cls, value: str | None) -> str | None:
-        if value is not None:
-            Address.parse(value)
-        return value
 
     @field_validator("anonymous")
     @classmethod

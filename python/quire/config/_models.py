@@ -38,6 +38,7 @@ from quire.config._tls import ServerTLS
 from quire.config._user_limit import UserLimit
 from quire.config._values import (
     Address,
+    AddressText,
     DirectoryLike,
     Duration,
     DurationLike,
@@ -82,7 +83,7 @@ class Transport(Model):
     """An address for clients, and the limits of its connections."""
 
     name: str = "clients"
-    address: str = DEFAULT_ADDRESS
+    address: AddressText = DEFAULT_ADDRESS
     max_message_size: Annotated[int, size_between("1KB", "1GB")] = 16 << 20
     #: Connections of clients. Administrators who connect to `local:DIRECTORY` do not count.
     max_connections: Annotated[int, Field(ge=1, le=1 << 20)] = 10_000
@@ -116,12 +117,6 @@ class Transport(Model):
             authentication: Authentication | Table | None = ...,
             insecure: bool = ...,
         ) -> None: ...
-
-    @field_validator("address")
-    @classmethod
-    def _check_address(cls, value: str) -> str:
-        Address.parse(value)
-        return value
 
     def below(self, directory: Path) -> Transport:
         """Returns a copy whose relative files are below this directory."""

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from quire.config._model import Model, Texts, Topics, tables_as_lists
 from quire.config._tls import LinkTLS, ServerTLS
-from quire.config._values import Address, DurationLike, Period, Size, SizeLike, Table
+from quire.config._values import Address, AddressText, DurationLike, Period, Size, SizeLike, Table
 
 
 class ReplicatedTopic(Topics):
@@ -104,7 +104,7 @@ class Replication(Model):
     """The links of an instance to others."""
 
     #: Where other instances connect. Without it none can.
-    address: str | None = None
+    address: AddressText | None = None
     #: The number of sync destinations that must have a message before it is persisted. Default:
     #: all.
     required_acks: Annotated[int, Field(ge=1, le=64)] | None = None
@@ -127,13 +127,6 @@ class Replication(Model):
     @classmethod
     def _plain(cls, values: Any) -> Any:
         return tables_as_lists(values, destination=Destination)
-
-    @field_validator("address")
-    @classmethod
-    def _check_address(cls, value: str | None) -> str | None:
-        if value is not None:
-            Address.parse(value)
-        return value
 
     def below(self, directory: Path) -> Replication:
         """Returns a copy whose relative files are below this directory."""

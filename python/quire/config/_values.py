@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from quire import _units as units
 from quire._errors import ConfigError
@@ -130,3 +130,12 @@ class Address:
             what = 'an address such as "127.0.0.1:9007", with a port up to 65535'
             raise expected(what, without_password(text))
         return cls(host, int(port))
+
+
+def _checked(text: str) -> str:
+    Address.parse(text)
+    return text
+
+
+#: The text of an address, as it was written.
+AddressText = Annotated[str, AfterValidator(_checked)]
