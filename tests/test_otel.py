@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import quire
+import quire.testing
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -16,6 +18,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 from quire import otel
+from quire.admin._metrics import every_metric
+from quire.admin._observed import Observed, name_of
+from support.waiting import wait_until
 
 QUEUE = quire.Config(queue={"name": "jobs", "message_type": "json", "underlying_topic": "orders"})
 
@@ -275,4 +280,64 @@ def test_nothing_is_imported_when_it_is_not_used() -> None:
         "print([name for name in sys.modules if name.startswith('opentelemetry')])\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+# The figures of servers
+
+
+def of_server(name: str, instance: str) -> dict[str, float]:
+    """The points of a metric of a server, by their other labels."""
+    return {
+        ",".join(str(value) for key, value in labels if key != "quire.instance"): value
+        for labels, value in points(name).items()
+        if ("quire.instance", instance) in labels
+    }
+
+
+def test_the_figures_of_servers_are_metrics(tmp_path: Path) -> None:
+    queue = {"name": "jobs", "message_type": "json"}
+    with (
+        quire.testing.server(tmp_path / "one", name="one", queue=queue) as one,
+        quire.testing.server(tmp_path / "two", name="two", queue=queue) as two,
+        quire.Client(one.url) as client,
+    ):
+        for server in (one, two, two):
+            otel.observe(server)
+        for number in range(2):
+            client.publish("jobs", {"id": number})
+        client.flush()
+        wait_until(lambda: of_server("quire.queue.messages", "one").get("jobs,waiting") == 2)
+        assert of_server("quire.queue.messages", "two")["jobs,waiting"] == 0
+        assert of_server("quire.queue.entered_messages", "one") == {"jobs": 2}
+        assert of_server("quire.journal.writable", "two") == {"": 1}
+    # They have stopped.
+    assert of_server("quire.queue.messages", "one") == {}
+
+
+def test_each_series_has_an_instrument_with_its_unit() -> None:
+    made: dict[str, str] = {}
+
+    class Meter:
+        def create_observable_counter(
+            self, name: str, callbacks: Any, *, unit: str, description: str
+        ) -> None:
+            assert description
+            made[name] = unit
+
+        create_observable_gauge = create_observable_counter
+
+    meter: Any = Meter()
+    Observed(meter)
+    series = {metric.series.name for _, metric in every_metric() if metric.series is not None}
+    assert made.keys() == {name_of(each) for each in series}
+    assert len(made) == len(series)
+    assert made["quire.filesystem.available_bytes"] == "By"
+    assert made["quire.queue.oldest_message_age_seconds"] == "s"
+    assert made["quire.queue.messages"] == "{messages}"
+
+
+def test_a_server_loads_nothing_of_opentelemetry() -> None:
+    code = "import sys, quire; quire.Server; print([name for name in sys.modules if 'opentelemetry' in name])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -32,7 +32,17 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span
 
-__all__ = ["AsyncClient", "AsyncSubscription", "Client", "Subscription", "context_of", "process"]
+    from quire.admin._observed import Observed
+
+__all__ = [
+    "AsyncClient",
+    "AsyncSubscription",
+    "Client",
+    "Subscription",
+    "context_of",
+    "observe",
+    "process",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -70,6 +80,10 @@ _process_duration = _meter.create_histogram(
 )
 
 
+#: The instruments of servers.
+_servers: Observed | None = None
+
+
 class _Headers(Getter[Mapping[str, "str | bytes"]]):
     """Headers as a propagator reads them."""
 
@@ -89,6 +103,24 @@ _HEADERS: Final = _Headers()
 def context_of(message: Message) -> Context:
     """Returns the context with which the message was sent; without one, an empty context."""
     return propagate.extract(message.headers, context.Context(), _HEADERS)
+
+
+def observe(server: quire.Server) -> None:
+    """Gives the figures of a server in this process to the meter provider, from now on.
+
+        with quire.Server(config) as server:
+            quire.otel.observe(server)
+
+    Each series of `/metrics` is an instrument, such as `quire.queue.messages`, with its labels and
+    `quire.instance`. The figures are read when a reader of the provider collects, and are at most 1 s
+    old. When the server stops, they are no longer observed. A second call for the server does nothing.
+    """
+    global _servers
+    from quire.admin._observed import Observed
+
+    if _servers is None:
+        _servers = Observed(_meter)
+    _servers.add(server)
 
 
 @contextmanager
