@@ -156,6 +156,8 @@ def test_the_subscriptions_of_a_server_are_listed_with_their_lag(running: quire.
             "backlog": None,
             "max_backlog": None,
             "paused": True,
+            "messages_out": 0,
+            "bytes_out": 0,
         }
         assert (queued["kind"], queued["topic"]) == ("queue", "JOBS")
         assert (queued["backlog"], queued["max_backlog"], queued["lag"]) == (1, 5, None)

@@ -443,6 +443,8 @@ def connections_end(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
             [id] = tree_of(server)["instance/clients"]
             assert server._running_engine.disconnect(int(id))
             seen(server, "admin")
+            # The client connects again.
+            wait_until(lambda: [*tree_of(server)["instance/clients"]] not in ([], [id]))
             server._disable_transport(0)
             server._enable_transport(0)
             seen(server, "transport_disabled")

@@ -181,7 +181,8 @@ def _fixed(config: Config, started: float) -> dict[str, Any]:
         "cwd": os.getcwd(),
         "user": _host.user_name(),
         "config_path": str(config._source.file or ""),
-        "config": config.model_dump_json(exclude_defaults=True),
+        # A path that is not UTF-8 is refused later, with its key.
+        "config": json.dumps(config.model_dump(exclude_defaults=True), default=str),
         "started": timestamp(started),
     }
 

@@ -189,6 +189,7 @@ class QueueFigures(dict[str, Any]):
     An attribute that the server does not have, because it is older, raises `AttributeError`.
     """
 
+    message_type: str
     depth: int
     waiting: int
     delayed: int
@@ -213,6 +214,10 @@ class QueueFigures(dict[str, Any]):
     acknowledged: int
     cancelled: int
     expired: int
+    expired_time_limit: int
+    expired_max_deliveries: int
+    expired_max_cancels: int
+    expired_forced_expire: int
     taken: int
     released: int
     dead_letters: int
