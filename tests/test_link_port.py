@@ -33,10 +33,13 @@ def record(
     return frame(4, struct.pack("<Q", 1) + mark + head + b"".join(parts))
 
 
-#: The first frame of the peer, which leaves out the checks of the two configurations.
+#: The logon of the peer, and the answer.
+LOGON = frame(10, struct.pack("<H", 7) + b"".join(map(text, (b"peer", b"", b"", b""))))
+LOGGED_ON = frame(11, text(b""))
+#: The introduction of the peer, which leaves out the checks of the two configurations.
 HELLO = frame(
     1,
-    struct.pack("<H", 6)
+    struct.pack("<H", 7)
     + b"".join(map(text, (b"peer", b"peer", b"east-1", b"")))
     + struct.pack("<QQQQQII", 1, 0, 0, 0, 0, 0, 2)
     + text(b"txlog")
@@ -63,8 +66,17 @@ def connect(server: quire.Server) -> socket.socket:
     assert address is not None
     host, port = address.rsplit(":", 1)
     peer = socket.create_connection((host, int(port)), timeout=PATIENCE)
+    peer.sendall(LOGON)
+    assert receive(peer, len(LOGGED_ON)) == LOGGED_ON
     peer.sendall(HELLO)
     return peer
+
+
+def receive(peer: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size and (data := peer.recv(size - len(received))):
+        received += data
+    return received
 
 
 def kinds(peer: socket.socket) -> list[int]:

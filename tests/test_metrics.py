@@ -396,7 +396,7 @@ def an_instance_sends_to_another_one(directory: Path, _: pytest.MonkeyPatch) -> 
         tree, other = tree_of(one), tree_of(two)
         names |= compared(tree, to, "two", state="live", connected=True, sync=True, sync_type="sync")
         names |= compared(tree, to, "two", configured_sync_type="sync", seconds_behind=0.0, sent=3)
-        names |= compared(tree, to, "two", unacknowledged_bytes=0, instance="two")
+        names |= compared(tree, to, "two", unacknowledged_bytes=0, instance="two", user=None, tls=False)
         assert tree[to]["two"]["address"].startswith("127.0.0.1:")
         names.add(f"{to}/address")
         names |= compared(tree, to, "two", last_error=None, acknowledged=tree[to]["two"]["acknowledged"])
@@ -406,6 +406,7 @@ def an_instance_sends_to_another_one(directory: Path, _: pytest.MonkeyPatch) -> 
         assert tree[to]["two"]["sent_bytes"] > 3 * 2
         names.add(f"{to}/sent_bytes")
         names |= compared(other, of, "one", state="live", records=3, duplicates=0, conflicts=0)
+        names |= compared(other, of, "one", user=None, tls=False)
         assert other[of]["one"]["received"] >= 3
         assert other[of]["one"]["peer"].startswith("127.0.0.1:")
         names |= {f"{of}/received", f"{of}/peer"}

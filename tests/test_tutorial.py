@@ -8,6 +8,7 @@ output. `...` matches any text, as in doctest.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -90,19 +91,25 @@ def terminals(tmp_path: Path) -> Iterator[dict[str, Terminal]]:
 
 
 @pytest.fixture
-def port() -> Iterator[str]:
-    """Two pages may be tried at the same time: each has a port, also while its server is stopped."""
-    reserved, number = reserve()
-    with reserved:
-        yield str(number)
+def ports() -> Iterator[dict[str, str]]:
+    """Two pages may be tried at the same time: each has ports in place of those that it names, also while its servers
+    are stopped."""
+    with contextlib.ExitStack() as stack:
+        found = {}
+        for named in ("9007", "9008", "9107"):
+            reserved, number = reserve()
+            stack.enter_context(reserved)
+            found[named] = str(number)
+        yield found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 def test_a_page_works_as_written(
-    page: Path, tmp_path: Path, port: str, terminals: dict[str, Terminal]
+    page: Path, tmp_path: Path, ports: dict[str, str], terminals: dict[str, Terminal]
 ) -> None:
     if "openssl" in page.read_text() and shutil.which("openssl") is None:
         pytest.skip("the page makes certificates with openssl, which is not installed")
+    port = ports["9007"]
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONUNBUFFERED": "1",
@@ -111,7 +118,8 @@ def test_a_page_works_as_written(
     }
     desk = tmp_path / "desk"
     desk.mkdir()
-    blocks = BLOCK.findall(page.read_text().replace("9007", port))
+    named = re.compile("|".join(ports))
+    blocks = BLOCK.findall(named.sub(lambda found: ports[found[0]], page.read_text()))
     assert blocks
     for language, title, text in blocks:
         if language != "console":

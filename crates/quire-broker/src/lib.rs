@@ -12,7 +12,7 @@ mod tables;
 // The modules of the kernel, under the names that they have there: `crate::log` is
 // `quire_kernel::log`.
 use quire_kernel::{
-    admin, codec, config, context, entitlement, failure, ids, io, journal_files, limited, log, paged,
+    access, admin, codec, config, context, entitlement, failure, ids, io, journal_files, limited, log, paged,
     replicated, reply, send, session, sessions, slice, stats, subscription, tail, topic, unreadable,
 };
 
@@ -26,12 +26,12 @@ use quire_kernel::timer::Timer;
 pub use quire_kernel::{
     Access, AccessRules, AdminCommand, AdminReply, BrokerConfig, ByClients, Compression, ConfigError,
     ConnectionId, ConnectionStats, DestinationSettings, DestinationStats, Durability, DurationFigures, Event,
-    Figures, HeldFigures, HistorySettings, Input, JournalFigures, LeftOutBecause, Level, Limits, Maintenance,
-    MaintenanceConfig, MaintenanceDone, MaintenanceJob, OpenError, Output, Page, QueueChanges, QueueFigures,
-    QueueSettings, QueueStats, ReadDone, ReadRequest, ReadTicket, RecordedTopic, ReplicatedTopic,
-    ReplicationConfig, ReplicationStats, ServerStats, SourceStats, SowTopicSettings, Stats, Stopwatch,
-    SubscriptionStats, SyncType, TableChanges, TableDurability, TableExpiration, TableFigures, TopicStats,
-    TransactionLogConfig, TransportConfig, TransportFigures, TransportId, code_of, replay, scan,
+    Figures, HeldFigures, HistorySettings, Input, JournalFigures, LeftOutBecause, Level, Limits,
+    LinkIdentity, Maintenance, MaintenanceConfig, MaintenanceDone, MaintenanceJob, OpenError, Output, Page,
+    QueueChanges, QueueFigures, QueueSettings, QueueStats, ReadDone, ReadRequest, ReadTicket, RecordedTopic,
+    ReplicatedTopic, ReplicationConfig, ReplicationStats, ServerStats, SourceStats, SowTopicSettings, Stats,
+    Stopwatch, SubscriptionStats, SyncType, TableChanges, TableDurability, TableExpiration, TableFigures,
+    TopicStats, TransactionLogConfig, TransportConfig, TransportFigures, TransportId, code_of, replay, scan,
 };
 pub use quire_link::summary;
 pub use tables::{MakePart, SnapshotPart, SnapshotParts, SnapshotSteps};

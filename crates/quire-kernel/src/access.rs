@@ -18,7 +18,7 @@ use super::reply::Refused;
 use crate::config::AccessRules;
 use crate::config::queues::QueueSettings;
 use crate::entitlement::{
-    ANONYMOUS, Denied, Entitlements, Explanation, Grant, Nameable, Resource, Right, Rights,
+    ANONYMOUS, Denied, Entitlements, Explanation, Grant, Nameable, Replicable, Resource, Right, Rights,
 };
 use crate::io::Event;
 use crate::session::{Phase, Session, SessionId};
@@ -61,6 +61,49 @@ pub struct AccessControl {
 struct Refusals {
     since: Instant,
     count: u64,
+}
+
+/// The user of another instance on a connection, with its rights.
+#[derive(Debug, Default)]
+pub struct LinkUser {
+    /// Its name; `None`: without authentication.
+    pub name: Option<Box<str>>,
+    /// The name of the instance, as in its logon.
+    pub instance: Box<str>,
+    /// `None`: there are no entries, or this instance has made the connection.
+    rights: Option<Rights>,
+    /// The topics that its links may have.
+    replicable: Replicable,
+}
+
+impl LinkUser {
+    /// The user with which this instance has logged on to another one. That instance decides about
+    /// its rights.
+    pub fn of_this_instance(name: &str) -> Self {
+        LinkUser { name: (!name.is_empty()).then(|| name.into()), ..LinkUser::default() }
+    }
+
+    /// The same user, for one of its links.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        let (name, instance) = (self.name.clone(), self.instance.clone());
+        LinkUser { name, instance, rights: None, replicable: self.replicable.copy() }
+    }
+
+    /// The topics that its links may have, for another thread.
+    pub fn replicable(&self) -> Replicable {
+        self.replicable.copy()
+    }
+
+    /// Whether no entry limits it.
+    pub fn may_have_all(&self) -> bool {
+        self.rights.is_none()
+    }
+
+    /// Whether its links may have any topic.
+    pub fn may_have_any(&self) -> bool {
+        self.replicable.allows_any()
+    }
 }
 
 /// The part of the messages that an admitted command may see or change; `None`: all of them.
@@ -367,6 +410,43 @@ impl Context {
         Some(Box::new(entitlements.of_user(user, &session.groups)))
     }
 
+    /// The user of an instance that has logged on to this one. `groups` are its groups, one a line.
+    pub fn link_user(&self, instance: &str, name: Option<&str>, groups: &str) -> LinkUser {
+        let groups: Vec<Box<str>> = groups.lines().map(Into::into).collect();
+        let entitlements = self.clients.access.entitlements.as_ref();
+        let rights = entitlements.map(|entries| entries.of_user(name.unwrap_or(ANONYMOUS), &groups));
+        LinkUser {
+            name: name.map(Into::into),
+            instance: instance.into(),
+            replicable: rights.as_ref().map(Rights::replicable).unwrap_or_default(),
+            rights,
+        }
+    }
+
+    /// Decides whether a link of the user may have a topic.
+    ///
+    /// # Errors
+    /// The right is missing. It was counted and logged.
+    #[inline]
+    pub fn admit_replicated(&mut self, user: &mut LinkUser, topic: &str) -> Result<(), Denied> {
+        if user.replicable.allows(topic) {
+            return Ok(());
+        }
+        let denied = Denied { right: Right::Replicate, topic: topic.into() };
+        self.log_denied(user.name.as_deref().unwrap_or(ANONYMOUS), &user.instance, &denied);
+        Err(denied)
+    }
+
+    /// Whether the user of a link has other entries now.
+    pub fn has_other_entries(&self, user: &LinkUser) -> bool {
+        let entitlements = self.clients.access.entitlements.as_ref();
+        match (&user.rights, entitlements) {
+            (Some(rights), Some(entries)) => !rights.has_same_entries(&rights.within(entries)),
+            (None, Some(_)) => true,
+            (_, None) => false,
+        }
+    }
+
     /// Uses other entitlements and limits. Connections whose user has other entitlements end. A
     /// running server does not lose its last entitlement, so that no user can suddenly do
     /// everything.
@@ -430,7 +510,6 @@ impl Context {
 
     /// Counts a refusal, and logs it.
     pub fn note_denied(&mut self, id: SessionId, denied: &Denied) {
-        let now = self.clock.now.instant;
         let session = self.session(id);
         let count = match denied.right.is_of_reading() {
             true => &mut session.denied_read_count,
@@ -439,7 +518,12 @@ impl Context {
         *count += 1;
         let client = session.client_name().unwrap_or_default();
         let user = session.rights.as_ref().map(|rights| rights.user().to_owned()).unwrap_or_default();
-        if self.clients.access.note(&user, denied.right, now) {
+        self.log_denied(&user, &client, denied);
+    }
+
+    fn log_denied(&mut self, user: &str, client: &str, denied: &Denied) {
+        if self.clients.access.note(user, denied.right, self.clock.now.instant) {
+            let (user, client) = (user.to_owned(), client.to_owned());
             let (right, topic) = (denied.right, denied.topic.to_string());
             self.note(Event::Refused { user, client, right, topic });
         }

@@ -112,6 +112,10 @@ pub enum Input<'a> {
         destination: u32,
         /// The driver's number for the connection.
         connection: ConnectionId,
+        /// Whether it is encrypted.
+        tls: bool,
+        /// The identity with which this instance logs on.
+        identity: LinkIdentity<'a>,
     },
     /// [`Output::OpenLink`] failed.
     LinkNotOpened {
@@ -126,12 +130,26 @@ pub enum Input<'a> {
         connection: ConnectionId,
         /// Where it comes from, for the log.
         peer: &'a str,
+        /// Whether it is encrypted.
+        tls: bool,
     },
     /// The time that `next_timeout` returned has been reached.
     Timeout,
     /// Stop: accepted publishes are flushed and acknowledged, all clients are notified, and all
     /// connections are closed.
     Shutdown,
+}
+
+/// The identity with which an instance logs on to another one. The certificate of a connection is
+/// not part of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LinkIdentity<'a> {
+    /// The user.
+    pub user: Option<&'a str>,
+    /// The password.
+    pub password: Option<Secret<&'a str>>,
+    /// The token.
+    pub token: Option<Secret<&'a str>>,
 }
 
 /// An action that the driver must take.
@@ -170,7 +188,7 @@ pub enum Output {
     Authenticate {
         /// The connection.
         connection: ConnectionId,
-        /// The client name of the logon.
+        /// The client name of the logon, or the name of another instance.
         client_name: String,
         /// The user of the logon.
         user: Option<String>,

@@ -50,7 +50,7 @@ pub use config::{
     RecordedTopic, TransactionLogConfig, TransportConfig,
 };
 pub use failure::code_of;
-pub use io::{ConnectionId, Event, Input, LeftOutBecause, Level, Output, TransportId};
+pub use io::{ConnectionId, Event, Input, LeftOutBecause, Level, LinkIdentity, Output, TransportId};
 pub use journal_files::{Maintenance, MaintenanceDone, MaintenanceJob};
 pub use quire_link::replicated;
 pub use slice::Stopwatch;

@@ -365,7 +365,11 @@ pub struct DestinationStats {
     pub instance: Option<String>,
     /// The address that is connected, or tried next. Empty: the destination must connect.
     pub address: String,
-    /// `waiting`, `connecting`, `catching_up`, `live`, `paused` or `gap`.
+    /// The user of its connection; `None` without a connection, or without authentication.
+    pub user: Option<String>,
+    /// Whether its connection is encrypted; `None` without a connection.
+    pub tls: Option<bool>,
+    /// `waiting`, `refused`, `connecting`, `catching_up`, `live`, `paused` or `gap`.
     pub state: &'static str,
     /// As configured.
     pub configured_sync_type: SyncType,
@@ -399,6 +403,10 @@ pub struct SourceStats {
     pub name: String,
     /// Its address.
     pub peer: String,
+    /// The user of its connection; `None` without authentication.
+    pub user: Option<String>,
+    /// Whether its connection is encrypted.
+    pub tls: bool,
     /// `connecting` or `live`.
     pub state: &'static str,
     /// The position of its log up to which its records were received.

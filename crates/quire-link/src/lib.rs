@@ -3,10 +3,10 @@
 //!
 //! **What for.** A link sends the records of one log, the source, to another instance, the
 //! destination. [`Source`] is the state machine of one link at the source, and [`Destination`] that
-//! at the destination. The rules are in `docs/replication.md`, and the frames in
-//! `quire_wire::link`. [`replicated`] combines the destinations of an instance. [`decide`] says
-//! which message of a publisher is a duplicate, on one instance and between several. [`summary`]
-//! finds the messages that two logs do not both have.
+//! at the destination. [`LoggingOn`] is the logon of the connection of both. The rules are in
+//! `docs/replication.md`, and the frames in `quire_wire::link`. [`replicated`] combines the
+//! destinations of an instance. [`decide`] says which message of a publisher is a duplicate, on one
+//! instance and between several. [`summary`] finds the messages that two logs do not both have.
 //!
 //! **What it promises.** Records are sent in the order of the log. After a connection was lost,
 //! sending continues after the last record that the destination is known to have, or earlier. A
@@ -20,6 +20,7 @@
 mod compress;
 pub mod decide;
 mod destination;
+mod logon;
 mod members;
 mod record;
 pub mod replicated;
@@ -31,6 +32,7 @@ pub use destination::{
     Answer, Arrived, Conflict, Destination, DestinationEvent, DestinationFigures, DestinationOutput,
     Duplicate, Duplicates, Greeting, LinkRules, SourceInstance, Taken, hash_of,
 };
+pub use logon::{GivenIdentity, LoggingOn, LogonStep};
 pub use members::{
     KeptMark, MemberInfo, Members, MembersEvent, MembersOutput, NamedInstance, NotHeard, SavedMembers,
 };

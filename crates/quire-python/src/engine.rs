@@ -15,8 +15,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use quire_broker::{
-    Access, AdminCommand, AdminReply, BrokerConfig, ConnectionId, Input, Level, Maintenance, QueueChanges,
-    QueueSettings, TransportId, code_of,
+    Access, AdminCommand, AdminReply, BrokerConfig, ConnectionId, Input, Level, LinkIdentity, Maintenance,
+    QueueChanges, QueueSettings, TransportId, code_of,
 };
 use quire_command::{Code, Reply};
 use quire_driver::descriptor::wake_up_pair;
@@ -475,13 +475,13 @@ fn hand_in(host: &mut Host, (event, connection, bytes): &(u8, u64, PyBackedBytes
     };
     let text = || std::str::from_utf8(bytes).unwrap_or("?");
     host.handle(match *event {
-        Engine::LINK_OPENED => {
-            let destination = bytes.first_chunk().map_or(u32::MAX, |number| u32::from_le_bytes(*number));
-            Input::LinkOpened { destination, connection }
-        }
+        Engine::LINK_OPENED => return open_link(host, connection, bytes),
         // The number of the event is that of the destination.
         Engine::LINK_NOT_OPENED => Input::LinkNotOpened { destination: connection.0 as u32, reason: text() },
-        Engine::LINK_ACCEPTED => Input::LinkAccepted { connection, peer: text() },
+        Engine::LINK_ACCEPTED => {
+            let (tls, peer) = bytes.split_first().unwrap_or((&0, b"?"));
+            Input::LinkAccepted { connection, peer: std::str::from_utf8(peer).unwrap_or("?"), tls: *tls != 0 }
+        }
         Engine::AUTHENTICATED => {
             // The user, then its groups, one a line.
             let (user, groups) = text().split_once('\n').unwrap_or((text(), ""));
@@ -517,6 +517,19 @@ fn hand_in(host: &mut Host, (event, connection, bytes): &(u8, u64, PyBackedBytes
         Engine::SHUTDOWN => Input::Shutdown,
         _ => return,
     });
+}
+
+/// Hands in a connection to another instance. The data of its event are the number of the
+/// destination in four bytes, 1 if the connection is encrypted or else 0 in one byte, and the JSON
+/// of user, password and token.
+fn open_link(host: &mut Host, connection: ConnectionId, bytes: &[u8]) {
+    let (destination, rest) = bytes.split_first_chunk().unwrap_or((&[0xff; 4], &[]));
+    let destination = u32::from_le_bytes(*destination);
+    let (tls, identity) = rest.split_first().unwrap_or((&0, &[]));
+    let given: [Option<String>; 3] = serde_json::from_slice(identity).unwrap_or_default();
+    let [user, password, token] = given.each_ref().map(Option::as_deref);
+    let identity = LinkIdentity { user, password: password.map(Secret), token: token.map(Secret) };
+    host.handle(Input::LinkOpened { destination, connection, tls: *tls != 0, identity });
 }
 
 /// The exception for a command that was refused, or whose reply is that of another one.

@@ -944,7 +944,12 @@ fn publish<'a>(sequence: u64, topic: &'a str, data: &'a str) -> Publish<'a> {
 
 /// The rules of a reload that changes the entitlements only.
 fn rules_of(entitlements: Arc<Entitlements>) -> AccessRules {
-    AccessRules { entitlements: Some(entitlements), user_limits: Arc::default(), authenticates: vec![true] }
+    AccessRules {
+        entitlements: Some(entitlements),
+        user_limits: Arc::default(),
+        authenticates: vec![true],
+        authenticates_links: false,
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use quire_types::{Bookmark, Position, PublisherId, Timestamp};
+use quire_types::{Bookmark, Position, PublisherId, Secret, Timestamp};
 use quire_wire::link::*;
 
 const SIZE_MAX: usize = 1000;
@@ -15,6 +15,9 @@ const MARK: Option<Mark> = Some(Mark {
     bookmark: Bookmark::new(PublisherId::new(1), 5),
     time: Timestamp::from_ns(6),
 });
+
+const LOGON: Logon<'static> =
+    Logon { version: VERSION, instance: "a", user: Some("u"), password: None, token: None };
 
 const RECORD: LinkRecord<'static> = LinkRecord {
     position: Position::new(7),
@@ -87,6 +90,9 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
         ("heartbeat", Frame::Heartbeat),
         ("caught_up", Frame::CaughtUp),
         ("ended", Frame::Ended { reason: "no" }),
+        ("logon", Frame::Logon(Logon { token: Some(Secret("t")), ..LOGON })),
+        ("logon_password", Frame::Logon(Logon { password: Some(Secret("p\u{e4}ss")), ..LOGON })),
+        ("logged_on", Frame::LoggedOn { user: "u" }),
     ];
     let encode = |(name, frame): &(&'static str, Frame<'_>)| {
         let mut bytes = Vec::new();
@@ -160,6 +166,26 @@ fn a_frame_that_is_cut_short_is_waited_for_and_a_changed_one_never_panics() {
 }
 
 #[test]
+fn the_version_of_a_first_frame_is_found_before_the_rest_is_read() {
+    for (name, bytes) in examples() {
+        let is_first = name == "hello" || name.starts_with("logon");
+        assert_eq!(announced_version(&bytes), is_first.then_some(VERSION), "{name}");
+        assert_eq!(announced_version(&bytes[..6.min(bytes.len())]), None, "{name}");
+    }
+    let mut later = Vec::new();
+    Frame::Logon(Logon { version: VERSION + 1, ..LOGON }).encode(&mut later);
+    let Ok(Some((Frame::Logon(logon), _))) = next_frame(&later, SIZE_MAX) else { panic!() };
+    assert_eq!(logon, Logon { version: VERSION + 1, ..Logon::default() }, "nothing else of it is read");
+}
+
+#[test]
+fn the_secrets_of_a_logon_are_not_in_its_debug_output() {
+    let logon =
+        Frame::Logon(Logon { password: Some(Secret("marked")), token: Some(Secret("marked")), ..LOGON });
+    assert!(!format!("{logon:?}").contains("marked"));
+}
+
+#[test]
 fn a_frame_above_the_limit_is_refused_before_it_arrives() {
     assert!(next_frame(&[0xff, 0xff, 0, 0], SIZE_MAX).is_err());
 }
@@ -175,7 +201,7 @@ fn almost_a_frame() -> impl Strategy<Value = Vec<u8>> {
         }
         bytes
     });
-    let body = (0u8..12, vec(any::<u8>(), 0..200)).prop_map(|(kind, body)| {
+    let body = (0u8..14, vec(any::<u8>(), 0..200)).prop_map(|(kind, body)| {
         let size = 1 + body.len() as u32;
         [&size.to_le_bytes()[..], &[kind], &body].concat()
     });

@@ -427,6 +427,8 @@ NODES: Final[tuple[Node, ...]] = (
             ),
             Metric("instance", "S", "text", "the instance that is connected"),
             Metric("address", "S", "text", "the address that is connected, or tried next"),
+            Metric("user", "S", "text", "the user of the connection"),
+            Metric("tls", "S", "bool", "whether the connection is encrypted"),
             Metric("acknowledged", "S", "position", "position up to which it has all records"),
             Metric("last_error", "S", "text", "why the last connection or attempt ended"),
             Metric(
@@ -446,6 +448,8 @@ NODES: Final[tuple[Node, ...]] = (
         "the instances that send to this one",
         (
             Metric("peer", "S", "text", "its address"),
+            Metric("user", "S", "text", "the user of the connection"),
+            Metric("tls", "S", "bool", "whether the connection is encrypted"),
             Metric("state", "S", "text", "`connecting` or `live`"),
             Metric("received", "S", "position", "position of its log up to which records were received"),
             Metric("records", "C", "records", "records received by this connection"),

@@ -267,9 +267,10 @@ def _files(config: Config) -> list[Path]:
         *(transport.tls for transport in config.transport),
         *(config.authentication_of(transport) for transport in config.transport),
         replication.tls,
-        *(destination.tls for destination in replication.destination),
+        None if replication.address is None else config.authentication_of_links,
     ]
     found = [value for table in tables if table is not None for _, value in table if isinstance(value, Path)]
+    found += [file for destination in replication.destination for file in destination.files]
     return list(dict.fromkeys(found))
 
 

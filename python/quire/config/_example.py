@@ -164,6 +164,9 @@ message_type = "json"
 # [replication]
 # address = "127.0.0.1:9107"          # where other instances connect; without it none can
 # tls = { certificate = "server.pem", private_key = "server.key", client_ca = "ca.pem" } # other instances must have a certificate
+# authentication = { method = "users", users_file = "instances.toml" } # how other instances log on; default: [authentication]
+# logon_timeout = "5s"                # time in which they must have logged on
+# insecure = false                    # true: accept other machines without authentication, and secrets without TLS
 # required_acks = 1                   # sync destinations that must have a message; default: all
 # [[replication.destination]]
 # name = "quire-2"                    # the name of the other instance
@@ -177,6 +180,8 @@ message_type = "json"
 # retained_size_max = "50GB"          # journal files that are kept for it
 # exclude_validation = ["cascade"]    # checks that are left out when the link is made
 # tls = { ca = "ca.pem", certificate = "server.pem", private_key = "server.key" } # true: trust the system; server_name = "quire-2"
+# user = "quire"                      # the user with which this instance logs on
+# password_file = "quire-2.password"  # one line, read for each connection; or token_file
 # [[replication.destination.topic]]
 # name = "^"                          # a topic, or a pattern
 # message_type = "json"

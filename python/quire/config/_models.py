@@ -665,6 +665,12 @@ class Config(Model):
         table = None if self.admin is None else self.admin.authentication
         return self.authentication if table is None else table
 
+    @property
+    def authentication_of_links(self) -> Authentication:
+        """How other instances that connect prove their user."""
+        table = self.replication.authentication
+        return self.authentication if table is None else table
+
     def _mistakes_of_access(self) -> list[tuple[str, str]]:
         """The keys about TLS and users that only a server reads, with what is wrong with them."""
         mistakes = [
@@ -677,12 +683,19 @@ class Config(Model):
             found = admin.mistakes(self.authentication_of_admin)
             mistakes += [(f"admin.{key}" if key else "admin", reason) for key, reason in found]
         replication = self.replication
+        found = replication.mistakes(self.authentication_of_links)
+        mistakes += [(f"replication.{key}", reason) for key, reason in found]
+        if any(each.password_file or each.token_file for each in replication.destination):
+            from quire.server._link_identity import mistakes_of_identities
+
+            mistakes += mistakes_of_identities(self)
         tables = [each.tls for each in self.transport] + [replication.tls, admin and admin.tls]
         if any(tables) or any(each.tls is not None for each in replication.destination):
             from quire.server._tls import mistakes_of
 
             mistakes += mistakes_of(self)
-        if self.has_users or self.authentication_of_admin.method != "none":
+        methods = [self.authentication_of_admin.method, self.authentication_of_links.method]
+        if self.has_users or any(method != "none" for method in methods):
             from quire.server._guard import mistakes_of_logons
 
             mistakes += mistakes_of_logons(self)
@@ -806,7 +819,9 @@ class Config(Model):
                 "allow_backtracking_patterns": self.allow_backtracking_patterns,
                 "queues": [queue.to_core() for queue in (*self.queue, *self.local_queue)],
                 "replication": self.replication.to_core(
-                    self.group, [queue.name for queue in self.local_queue]
+                    self.group,
+                    [queue.name for queue in self.local_queue],
+                    authenticates=self.authentication_of_links.method != "none",
                 ),
                 "sow_topics": [topic.to_core() for topic in self.sow_topic],
                 "entitlements": self.entitlements_to_core(),

@@ -225,6 +225,8 @@ def mistakes_of_logons(config: Config) -> list[tuple[str, str]]:
         for number, transport in enumerate(config.transport)
         if transport.authentication is not None
     ]
+    if config.replication.authentication is not None:
+        tables.append(("replication.authentication", config.replication.authentication))
     if config.admin is not None and config.admin.authentication is not None:
         tables.append(("admin.authentication", config.admin.authentication))
     for place, settings in tables:

@@ -1,4 +1,7 @@
-"""The logons of a server that checks its users, and the connections of each user."""
+"""The logons of a server that checks its users, and the connections of each user.
+
+Users are clients, and other instances, which log on at the address for links.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,16 @@ from typing import TYPE_CHECKING, Any, Final
 from quire._errors import ConfigError
 from quire._quire import Engine
 from quire.config import Config
+from quire.config._authentication import Authentication
 from quire.server._identity import Checker, Given, Identity, Refused
 
 if TYPE_CHECKING:
     from quire.server._guard import Guard
 
 _log = logging.getLogger("quire.server")
+
+#: The place of the address for links among the transports: the last one.
+LINKS: Final = -1
 
 #: Hands an event to the core: kind, connection, data.
 _Event = Callable[[int, int, bytes], None]
@@ -49,8 +56,9 @@ class Logons:
         self._loop = loop
         self._event = event
         self._instance = config.name
-        self._transports = [transport.name for transport in config.transport]
-        #: The guard of each transport. Transports with the same table share it.
+        self._transports = [*(transport.name for transport in config.transport), "replication"]
+        #: The guard of each transport, and of the address for links. Those with the same table
+        #: share it.
         self._guards: list[Guard | None] = self.guards_for(config, [])
         self._distinct = _distinct(self._guards)
         #: The checks that are not done, by their connections.
@@ -60,14 +68,15 @@ class Logons:
 
     @staticmethod
     def guards_for(config: Config, known: Sequence[Guard]) -> list[Guard | None]:
-        """Returns the guard of each transport: one of those that are known, or a new one.
+        """Returns the guard of each transport, and of the address for links: one of those that are known, or a new one.
 
         Raises `ConfigError` when a file cannot be used.
         """
         known = list(known)
         guards: list[Guard | None] = []
-        for transport in config.transport:
-            settings = config.authentication_of(transport)
+        tables = [config.authentication_of(transport) for transport in config.transport]
+        has_links = config.replication.address is not None
+        for settings in [*tables, config.authentication_of_links if has_links else Authentication()]:
             if settings.method == "none":
                 guards.append(None)
                 continue

@@ -11,7 +11,11 @@ from quire.config import Config
 #: The keys that a running server takes over as a whole.
 _RELOADED: Final = ("entitlement", "user_limit", "authentication")
 #: The keys of which it takes over these keys.
-_RELOADED_PARTS: Final = {"transport": ("tls", "authentication"), "replication": ("tls",)}
+_RELOADED_PARTS: Final = {
+    "transport": ("tls", "authentication"),
+    "replication": ("tls", "authentication"),
+    "replication.destination": ("tls", "user", "password_file", "token_file"),
+}
 
 
 def reloaded(config: Config) -> tuple[Config, list[str]]:
@@ -70,8 +74,8 @@ def _keys_of(place: str, before: Any, after: Any) -> Iterator[str]:
 
 
 def _is_reloaded(key: str) -> bool:
-    table = key.partition(".")[0].partition("[")[0]
-    return key in _RELOADED or key.rpartition(".")[2] in _RELOADED_PARTS.get(table, ())
+    table, _, last = key.rpartition(".")
+    return key in _RELOADED or last in _RELOADED_PARTS.get(table.partition("[")[0], ())
 
 
 def _taken_over(config: Config, after: Config) -> dict[str, Any]:
@@ -83,12 +87,12 @@ def _taken_over(config: Config, after: Config) -> dict[str, Any]:
         for old, new in zip(config.transport, after.transport, strict=False)
     )
     destinations = tuple(
-        old.model_copy(update={"tls": new.tls})
+        old.model_copy(update={key: getattr(new, key) for key in _RELOADED_PARTS["replication.destination"]})
         for old, new in zip(replication.destination, after.replication.destination, strict=True)
     )
-    update = {"tls": after.replication.tls, "destination": destinations}
+    update = {key: getattr(after.replication, key) for key in _RELOADED_PARTS["replication"]}
     return {
         **{key: getattr(after, key) for key in _RELOADED},
         "transport": transports,
-        "replication": replication.model_copy(update=update),
+        "replication": replication.model_copy(update={**update, "destination": destinations}),
     }

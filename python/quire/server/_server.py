@@ -30,7 +30,8 @@ from quire.client._define import DropReport, QueueChanges, QueueSettings, change
 from quire.config import Address, Config, LinkTLS, ServerTLS
 from quire.journal._journal import ServerJournal
 from quire.server._identity import Given, Identity
-from quire.server._logons import Logons, pairs
+from quire.server._link_identity import identity_of
+from quire.server._logons import LINKS, Logons, pairs
 from quire.server._maintenance import listen_locally, user_of
 from quire.server._reload import reloaded
 from quire.server._replication import ServerReplication
@@ -502,7 +503,7 @@ class Server:
         assert self._loop is not None
         try:
             return await self._loop.create_server(
-                lambda: _secured(_Link(self, None), self._links_tls),
+                lambda: _secured(_Link(self, has_tls=self._links_tls is not None), self._links_tls),
                 address.host,
                 address.port,
                 start_serving=False,
@@ -515,17 +516,21 @@ class Server:
         assert self._loop is not None
         try:
             target = Address.parse(address)
+            # Read for each connection, so that a new secret needs no restart.
+            identity = identity_of(self.config.replication.destination[destination])
             async with asyncio.timeout(LINK_TIMEOUT):
-                await self._connect_link(destination, target)
+                await self._connect_link(destination, target, identity)
+        except ConfigError as error:
+            self._event(Engine.LINK_NOT_OPENED, destination, str(error).encode())
         except TimeoutError:
             self._event(Engine.LINK_NOT_OPENED, destination, f"{address}: no answer".encode())
         except OSError as error:
             self._event(Engine.LINK_NOT_OPENED, destination, f"{address}: {error.strerror or error}".encode())
 
-    async def _connect_link(self, destination: int, target: Address) -> None:
+    async def _connect_link(self, destination: int, target: Address, identity: bytes) -> None:
         assert self._loop is not None
-        link = _Link(self, destination)
         tls = self._destination_tls[destination]
+        link = _Link(self, has_tls=tls is not None, destination=destination, identity=identity)
         if tls is None:
             await self._loop.create_connection(lambda: link, target.host, target.port)
             return
@@ -619,8 +624,8 @@ class Server:
         ]
         if self.config.has_users and not self.config.entitlement:
             _log.warning("there is no [[entitlement]]: every user may do everything")
-        links, tls = self.config.replication.address, self._links_tls
-        if links is not None and (tls is None or not tls.knows_clients):
+        links = self.config.replication.address
+        if links is not None and self.config.authentication_of_links.method == "none":
             open_.append(Address.parse(links))
         if reached := [str(address) for address in open_ if not address.is_loopback]:
             _log.warning(
@@ -938,16 +943,25 @@ class _Connection(asyncio.Protocol):
 class _Link(_Connection):
     """A connection to another instance, or from one."""
 
-    def __init__(self, server: Server, destination: int | None) -> None:
-        super().__init__(server, 0)
-        #: The number of the destination; `None`: the other instance connected.
+    def __init__(
+        self, server: Server, *, has_tls: bool, destination: int | None = None, identity: bytes = b""
+    ) -> None:
+        super().__init__(server, LINKS)
+        self._has_tls = has_tls
+        #: The number of the destination, and the identity to log on with; `None`: the other
+        #: instance connected.
         self._destination = destination
+        self._identity = identity
 
     def _introduce(self) -> None:
+        tls = bytes([self._has_tls])
         if self._destination is None:
-            self._server._event(Engine.LINK_ACCEPTED, self._number, self._who()[1].encode())
-        else:
-            self._server._event(Engine.LINK_OPENED, self._number, self._destination.to_bytes(4, "little"))
+            self._server._event(Engine.LINK_ACCEPTED, self._number, tls + self.peer.encode())
+            return
+        head = self._destination.to_bytes(4, "little")
+        self._server._event(Engine.LINK_OPENED, self._number, head + tls + self._identity)
+        # The secret is not kept.
+        self._identity = b""
 
 
 class _InsideConnection(_Connection):

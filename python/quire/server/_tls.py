@@ -160,11 +160,6 @@ class Certificates:
         """Whether it is the context of these settings."""
         return self._tls == tls and self._what == what
 
-    @property
-    def knows_clients(self) -> bool:
-        """Whether every client has a certificate of the authority."""
-        return isinstance(self._tls, ServerTLS) and self._tls.clients == "required"
-
     def refresh(self) -> None:
         """Reads the files again when they have changed. With a mistake in them, the certificate stays as it was."""
         marks = self._marks()

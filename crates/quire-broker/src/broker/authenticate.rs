@@ -40,14 +40,17 @@ impl Broker {
         });
     }
 
-    /// The driver has checked a logon. Its connection may have ended meanwhile.
+    /// The driver has checked the logon of a client or of an instance. Its connection may have
+    /// ended meanwhile.
     pub(super) fn authenticated(
         &mut self,
         connection: ConnectionId,
         user: Result<&str, (Code, &str)>,
         groups: &str,
     ) {
-        let Some(id) = self.cx.session_of(connection) else { return };
+        let Some(id) = self.cx.session_of(connection) else {
+            return self.links.authenticated(&mut self.cx, connection, user, groups);
+        };
         let session = self.cx.session(id);
         let Some(logon) = session.waiting_logon.take() else { return };
         if session.phase != Phase::AwaitingLogon {

@@ -175,24 +175,29 @@ impl Broker {
                 Some(session) => self.disconnect(session),
                 None => self.links.disconnected(&mut self.cx, connection),
             },
-            Input::LinkOpened { destination, connection } => {
-                self.links.opened(&mut self.cx, destination, Ok(connection));
+            Input::LinkOpened { destination, connection, tls, identity } => {
+                self.links.opened(&mut self.cx, destination, (connection, tls), identity);
             }
             Input::LinkNotOpened { destination, reason } => {
-                self.links.opened(&mut self.cx, destination, Err(reason));
+                self.links.not_opened(&mut self.cx, destination, reason);
             }
-            Input::LinkAccepted { connection, peer } => self.links.accepted(&mut self.cx, connection, peer),
+            Input::LinkAccepted { connection, peer, tls } => {
+                self.links.accepted(&mut self.cx, (connection, tls), peer);
+            }
             Input::Authenticated { connection, user, groups } => self.authenticated(connection, user, groups),
-            Input::Entitle(rules) => self.cx.entitle(rules),
+            Input::Entitle(rules) => {
+                let authenticates = rules.authenticates_links;
+                self.cx.entitle(rules);
+                self.links.entitle(&mut self.cx, authenticates);
+            }
             Input::Reloaded { connection, command, result } => self.reloaded(connection, command, result),
             Input::Statistics { connection, command, result } => {
                 self.statistics(connection, command, result);
             }
-            Input::Reset { connection, reason } => {
-                if let Some(id) = self.cx.session_of(connection) {
-                    self.cx.reset(id, reason);
-                }
-            }
+            Input::Reset { connection, reason } => match self.cx.session_of(connection) {
+                Some(id) => self.cx.reset(id, reason),
+                None => self.links.reset(&mut self.cx, connection, reason),
+            },
             Input::ReadDone(done) => self.job_done(done),
             Input::MaintenanceDone(done) => {
                 let consumers = consumers!(self);

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::key_of;
+use crate::access::LinkUser;
 use crate::config::links::{CASCADE, Definition, KEY, MESSAGE_TYPE, REPLICATE, SOW, TXLOG, check_name};
 use crate::context::Context;
 use quire_link::Greeting;
@@ -32,10 +33,16 @@ impl Checking {
     /// # Errors
     /// They cannot be linked.
     pub(super) fn begin(
-        cx: &Context,
+        cx: &mut Context,
         greeting: Greeting,
         own_links: &[Arc<Definition>],
+        user: &mut LinkUser,
     ) -> Result<Self, String> {
+        // Nothing is said about this instance to a user that may have nothing.
+        if !user.may_have_any() {
+            let first = greeting.offers.first().map_or("", |[topic, ..]| topic);
+            cx.admit_replicated(user, first).map_err(|denied| denied.reason())?;
+        }
         check_instances(cx, &greeting)?;
         let checking = Checking { greeting, next: 0, mistakes: Vec::new() };
         let name = &cx.config.name;
@@ -62,6 +69,7 @@ impl Checking {
         &mut self,
         cx: &mut Context,
         own_links: &[Arc<Definition>],
+        user: &mut LinkUser,
         deadline: Option<Instant>,
     ) -> Option<Result<(), String>> {
         while let Some([topic, message_type, key]) = self.greeting.offers.get(self.next) {
@@ -70,7 +78,10 @@ impl Checking {
                 break;
             }
             let offer = Offered { topic, message_type, key };
-            let mistakes = self.check_topic(cx, &offer, own_links);
+            let mistakes = match cx.admit_replicated(user, topic) {
+                Ok(()) => self.check_topic(cx, &offer, own_links),
+                Err(denied) => vec![denied.reason()],
+            };
             self.mistakes.extend(mistakes);
             self.next += 1;
             if self.next.is_multiple_of(PORTION_LEN) && cx.clock.slices.is_past(deadline) {

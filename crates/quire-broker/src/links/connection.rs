@@ -1,15 +1,27 @@
 //! A connection between two instances. It carries a link in each direction, whichever of the two
-//! instances has made it (docs/protocol.md, *Links between instances*).
+//! instances has made it, once that one has logged on (docs/protocol.md, *Links between
+//! instances*).
 
 use quire_types::time::Instant;
 
 use super::incoming::Incoming;
+use super::outgoing::{Outgoing, Shared};
 use crate::context::Context;
 use crate::io::ConnectionId;
+use quire_link::LoggingOn;
 use quire_wire::link::{BadFrame, FRAME_OVERHEAD_MAX, Frame, Piece, Role, Splitter, next_frame};
 
 pub(super) struct Connection {
     pub(super) id: ConnectionId,
+    /// Whether it is encrypted.
+    pub(super) tls: bool,
+    /// The destination for which this instance has made it; `None`: the other one has made it.
+    pub(super) made_for: Option<usize>,
+    /// The logon, until it is over.
+    pub(super) logon: Option<LoggingOn>,
+    /// The numbers of the links of this instance that cannot use it: its user may not have their
+    /// topics.
+    pub(super) denied_links: Vec<usize>,
     splitter: Splitter,
     /// The frames for the link to the other instance that are not taken yet.
     answers: Vec<u8>,
@@ -20,8 +32,23 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(id: ConnectionId, incoming: Incoming) -> Self {
-        Connection { id, splitter: Splitter::default(), answers: Vec::new(), incoming, counted_size: 0 }
+    pub(super) fn new(
+        (id, tls): (ConnectionId, bool),
+        made_for: Option<usize>,
+        logon: LoggingOn,
+        incoming: Incoming,
+    ) -> Self {
+        Connection {
+            id,
+            tls,
+            made_for,
+            logon: Some(logon),
+            denied_links: Vec::new(),
+            splitter: Splitter::default(),
+            answers: Vec::new(),
+            incoming,
+            counted_size: 0,
+        }
     }
 
     /// Takes what came. The frames for the link from the other instance wait there for the run
@@ -49,7 +76,8 @@ impl Connection {
     /// # Errors
     /// They lift the sum above its limit: the reason.
     pub(super) fn count(&mut self, cx: &mut Context) -> Result<(), String> {
-        let size = self.answers.len() + self.incoming.waiting_size();
+        let logon_size = self.logon.as_ref().map_or(0, LoggingOn::waiting_size);
+        let size = self.answers.len() + self.incoming.waiting_size() + logon_size;
         let grows = size > self.counted_size;
         let all = &mut cx.clients.sessions.unfinished_size;
         *all = *all - self.counted_size + size;
@@ -59,6 +87,18 @@ impl Connection {
             true => Err(format!("max_unfinished: {limit} bytes of unfinished frames are kept already")),
             false => Ok(()),
         }
+    }
+
+    /// The connection for a link of this instance to the other one. `None`: its user may not have
+    /// the topics of the link. Both instances log it.
+    pub(super) fn share(&mut self, cx: &mut Context, link: &mut Outgoing) -> Option<Shared> {
+        if let Err(reason) = link.check_user(cx, &mut self.incoming.user) {
+            self.denied_links.push(link.number);
+            self.send(cx, &Frame::Ended { reason: &reason });
+            return None;
+        }
+        let (address, user) = (self.incoming.peer().to_owned(), self.incoming.user.copy());
+        Some(Shared { connection: self.id, address, user })
     }
 
     /// The connection is gone: its bytes count no longer.

@@ -17,6 +17,7 @@ use quire_wire::link::Mark;
 use super::Links;
 use super::check::Checking;
 use super::conflict::Comparison;
+use crate::access::LinkUser;
 use crate::config::links::{Definition, KEY, SOW};
 use crate::context::Context;
 use crate::io::{ConnectionId, Event, Output};
@@ -30,21 +31,12 @@ pub(super) struct Incoming {
     own_links: Arc<[Arc<Definition>]>,
     /// The introduction of the source, while it is checked.
     checking: Option<Checking>,
+    /// The user of the other instance.
+    pub(super) user: LinkUser,
 }
 
 impl Incoming {
-    /// Of a connection that the other instance has made.
-    pub(super) fn accepted(
-        connection: ConnectionId,
-        peer: &str,
-        own_links: Arc<[Arc<Definition>]>,
-        now: Instant,
-    ) -> Self {
-        let destination = Destination::accepted(Connection(connection.0), peer, now);
-        Incoming { connection, destination, own_links, checking: None }
-    }
-
-    /// Of a connection that this instance has made.
+    /// Of a connection whose logon is not over, or that this instance has made.
     pub(super) fn idle(
         connection: ConnectionId,
         peer: &str,
@@ -52,7 +44,13 @@ impl Incoming {
         now: Instant,
     ) -> Self {
         let destination = Destination::idle(Connection(connection.0), peer, now);
-        Incoming { connection, destination, own_links, checking: None }
+        Incoming { connection, destination, own_links, checking: None, user: LinkUser::default() }
+    }
+
+    /// The other instance has made the connection, and has logged on: it is to begin a link.
+    pub(super) fn accept(&mut self, user: LinkUser, now: Instant) {
+        self.destination = Destination::accepted(Connection(self.connection.0), self.peer(), now);
+        self.user = user;
     }
 
     /// The source, once after it was let in.
@@ -120,7 +118,7 @@ impl Incoming {
     /// Checks the instances of an introduction. Returns whether they can be linked. The topics are
     /// checked in the next turns.
     fn begin_checks(&mut self, cx: &mut Context, greeting: Greeting) -> bool {
-        match Checking::begin(cx, greeting, &self.own_links) {
+        match Checking::begin(cx, greeting, &self.own_links, &mut self.user) {
             Ok(checking) => {
                 self.destination.set_rules(LinkRules {
                     any_sow: !checking.is_checked(SOW),
@@ -140,7 +138,7 @@ impl Incoming {
     /// Continues with the checks of an introduction until the deadline, and answers it.
     fn check(&mut self, cx: &mut Context, deadline: Option<Instant>) {
         let Some(mut checking) = self.checking.take() else { return };
-        match checking.run(cx, &self.own_links, deadline) {
+        match checking.run(cx, &self.own_links, &mut self.user, deadline) {
             None => {
                 self.checking = Some(checking);
                 cx.clock.wants_turn = true;
@@ -258,10 +256,12 @@ impl Incoming {
     }
 
     /// Figures of the link; `None` when there is none.
-    pub(super) fn stats(&self) -> Option<SourceStats> {
+    pub(super) fn stats(&self, tls: bool) -> Option<SourceStats> {
         self.destination.figures().map(|figures| SourceStats {
             name: figures.source,
             peer: self.peer().to_owned(),
+            user: self.user.name.as_deref().map(str::to_owned),
+            tls,
             state: if figures.is_open { "live" } else { "connecting" },
             received: figures.received.get(),
             acknowledged: figures.acknowledged.get(),

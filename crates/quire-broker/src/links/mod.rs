@@ -11,6 +11,7 @@ mod check;
 mod conflict;
 mod connection;
 mod incoming;
+mod logon;
 mod outgoing;
 mod place;
 mod read;
@@ -21,16 +22,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::BrokerConfig;
+use crate::access::LinkUser;
 use crate::context::Context;
-use crate::io::{ConnectionId, Event, Output};
+use crate::io::{ConnectionId, Output};
 use crate::replicated::Destinations;
 use crate::slice::PASS;
-use crate::stats::ReplicationStats;
+use crate::stats::{DestinationStats, ReplicationStats};
 use crate::tail::{Consumed, LogConsumer};
 use crate::topic::TopicId;
 use connection::Connection;
 use incoming::Incoming;
-use outgoing::Outgoing;
+use outgoing::{Outgoing, Shared};
 use place::Places;
 use quire_command::LinkAction;
 use quire_expression::filter::MessageContext;
@@ -113,42 +115,16 @@ impl Links {
         self.outgoing.iter().any(|link| link.definition.route.names(topic, message_type.name()))
     }
 
-    /// The driver has connected to a destination, or could not.
-    pub(crate) fn opened(&mut self, cx: &mut Context, destination: u32, opened: Result<ConnectionId, &str>) {
-        let number = destination as usize;
-        let Some(link) = self.outgoing.get_mut(number) else { return };
-        match opened {
-            Ok(connection) if link.is_opening() => {
-                let own_links = self.definitions.clone();
-                let incoming = Incoming::idle(connection, link.address(), own_links, cx.clock.now.instant);
-                self.connections.push(Connection::new(connection, incoming));
-                link.begin(cx, connection, None);
-            }
-            // The link was paused meanwhile, or the other instance has connected.
-            Ok(connection) => cx.outputs.push_back(Output::Close { connection }),
-            Err(reason) => link.not_opened(cx, reason),
-        }
-    }
-
-    /// Another instance has connected.
-    pub(crate) fn accepted(&mut self, cx: &mut Context, connection: ConnectionId, peer: &str) {
-        if self.connections.len() >= LINKS_ACCEPTED_MAX + self.definitions.len() {
-            let reason =
-                format!("{} connections of other instances are open already", self.connections.len());
-            cx.note(Event::LinkRefused { source: peer.to_owned(), reason });
-            return cx.outputs.push_back(Output::Close { connection });
-        }
-        let own_links = self.definitions.clone();
-        let incoming = Incoming::accepted(connection, peer, own_links, cx.clock.now.instant);
-        self.connections.push(Connection::new(connection, incoming));
-    }
-
     /// Takes the bytes of a connection between instances.
     pub(crate) fn receive(&mut self, cx: &mut Context, id: ConnectionId, bytes: &[u8]) {
         let now = cx.clock.now.instant;
         let Some(connection) = self.connections.iter_mut().find(|connection| connection.id == id) else {
             return;
         };
+        if let Some(logon) = &mut connection.logon {
+            let step = logon.handle_bytes(now, bytes);
+            return self.continue_logon(cx, id, step);
+        }
         let mut link = self.outgoing.iter_mut().find(|link| link.connection() == Some(id));
         if let Some(link) = &mut link {
             link.heard(now);
@@ -197,6 +173,10 @@ impl Links {
     pub(crate) fn disconnected(&mut self, cx: &mut Context, id: ConnectionId) {
         for mut connection in self.connections.extract_if(.., |connection| connection.id == id) {
             connection.forget(cx);
+            if let Some(number) = connection.made_for.filter(|_| connection.logon.is_some()) {
+                self.outgoing[number]
+                    .not_opened(cx, "the connection was closed before the logon was answered");
+            }
         }
         if let Some(link) = self.outgoing.iter_mut().find(|link| link.connection() == Some(id)) {
             link.disconnected(cx);
@@ -218,6 +198,18 @@ impl Links {
             }
         }
         None
+    }
+
+    /// The user of the instance that sent a frame. Give it back after the frame.
+    pub(crate) fn take_user(&mut self, arrived: &Arrived) -> LinkUser {
+        let incoming = self.incoming_mut(ConnectionId(arrived.connection().0));
+        incoming.map(|incoming| std::mem::take(&mut incoming.user)).unwrap_or_default()
+    }
+
+    pub(crate) fn give_user_back(&mut self, arrived: &Arrived, user: LinkUser) {
+        if let Some(incoming) = self.incoming_mut(ConnectionId(arrived.connection().0)) {
+            incoming.user = user;
+        }
     }
 
     /// The records of a frame were recorded. An error: one of them cannot be, and the link ends.
@@ -340,6 +332,7 @@ impl Links {
         let now = cx.clock.now.instant;
         let started = *self.started.get_or_insert(now);
         let deadline = cx.clock.slices.deadline(PASS);
+        self.advance_logons(cx);
         for connection in &mut self.connections {
             connection.incoming.advance(cx, deadline);
             // It is less than before, or was counted when it came.
@@ -348,7 +341,7 @@ impl Links {
         self.answer_new(cx);
         self.leave_broken(cx);
         for number in 0..self.outgoing.len() {
-            let shared = self.shared_by(number, now);
+            let shared = self.shared_by(cx, number);
             self.outgoing[number].advance(cx, shared);
         }
         self.close_unused(cx);
@@ -359,15 +352,16 @@ impl Links {
     /// An instance that connects can be reached again. It may have just started, and its clients
     /// wait for what it lacks.
     fn answer_new(&mut self, cx: &mut Context) {
-        for Connection { id, incoming, .. } in &mut self.connections {
-            let Some(source) = incoming.take_new().cloned() else { continue };
+        for connection in &mut self.connections {
+            let Some(source) = connection.incoming.take_new().cloned() else { continue };
             for link in self.outgoing.iter_mut().filter(|link| link.leads_to(&source.name, &source.group)) {
                 link.try_now(cx.clock.now.instant);
                 // Both have made a connection at the same time: one of the two links moves.
                 let is_to_source = *link.definition.settings.name == *source.name;
-                let has_another = link.connection().is_some_and(|connection| connection != *id);
+                let has_another = link.connection().is_some_and(|other| other != connection.id);
                 if is_to_source && has_another && *source.name < *cx.config.name {
-                    link.begin(cx, *id, Some(incoming.peer().to_owned()));
+                    let Some(shared) = connection.share(cx, link) else { continue };
+                    link.begin(cx, shared.connection, Some(shared.address), shared.user);
                 }
             }
         }
@@ -383,18 +377,20 @@ impl Links {
     }
 
     /// The connection over which the destination of a link sends its own records, if the link needs
-    /// one. It has the address of the destination.
-    fn shared_by(&self, number: usize, now: Instant) -> Option<(ConnectionId, String)> {
-        let link = &self.outgoing[number];
-        if !link.wants_connection(now) {
+    /// one.
+    fn shared_by(&mut self, cx: &mut Context, number: usize) -> Option<Shared> {
+        let Links { outgoing, connections, .. } = self;
+        let link = &outgoing[number];
+        if !link.wants_connection(cx.clock.now.instant) {
             return None;
         }
-        let mut open = self.connections.iter().filter(|connection| connection.incoming.is_open());
-        let shared = open.find(|Connection { id, incoming, .. }| {
+        let mut open = connections.iter_mut().filter(|connection| connection.incoming.is_open());
+        let shared = open.find(|Connection { id, incoming, denied_links, .. }| {
             incoming.source().is_some_and(|source| link.shares_with(&source.name, &source.group))
-                && !self.outgoing.iter().any(|other| other.connection() == Some(*id))
+                && !denied_links.contains(&number)
+                && !outgoing.iter().any(|other| other.connection() == Some(*id))
         });
-        shared.map(|connection| (connection.id, connection.incoming.peer().to_owned()))
+        shared?.share(cx, &mut outgoing[number])
     }
 
     /// Closes the connections that no link uses.
@@ -402,7 +398,8 @@ impl Links {
         let Links { connections, outgoing, .. } = self;
         connections.retain_mut(|connection| {
             let has_link = |link: &Outgoing| link.connection() == Some(connection.id);
-            let is_used = !connection.incoming.is_idle() || outgoing.iter().any(has_link);
+            let is_used =
+                connection.logon.is_some() || !connection.incoming.is_idle() || outgoing.iter().any(has_link);
             if !is_used {
                 cx.outputs.push_back(Output::Close { connection: connection.id });
                 connection.forget(cx);
@@ -465,7 +462,10 @@ impl Links {
     /// When a link has something to do.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let outgoing = self.outgoing.iter().filter_map(Outgoing::next_timeout);
-        let incoming = self.connections.iter().filter_map(|connection| connection.incoming.next_timeout());
+        let incoming = self.connections.iter().filter_map(|connection| match &connection.logon {
+            Some(logon) => Some(logon.poll_timeout()),
+            None => connection.incoming.next_timeout(),
+        });
         let places = self.places.due().filter(|_| !self.outgoing.is_empty());
         outgoing.chain(incoming).chain(self.start_due).chain(places).min()
     }
@@ -508,8 +508,17 @@ impl Links {
             name: cx.config.name.clone(),
             group: cx.config.group().to_owned(),
             holds_logons: cx.log.replicated.holds_logons,
-            destinations: self.outgoing.iter().map(|link| link.stats(cx)).collect(),
-            sources: self.connections.iter().filter_map(|connection| connection.incoming.stats()).collect(),
+            destinations: self.outgoing.iter().map(|link| self.stats_of(cx, link)).collect(),
+            sources: self.connections.iter().filter_map(|each| each.incoming.stats(each.tls)).collect(),
+        }
+    }
+
+    fn stats_of(&self, cx: &Context, link: &Outgoing) -> DestinationStats {
+        let connection = self.connections.iter().find(|connection| Some(connection.id) == link.connection());
+        DestinationStats {
+            user: connection.and_then(|each| each.incoming.user.name.as_deref().map(str::to_owned)),
+            tls: connection.map(|each| each.tls),
+            ..link.stats(cx)
         }
     }
 

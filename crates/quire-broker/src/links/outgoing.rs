@@ -13,6 +13,7 @@ use quire_wire::link::{Frame, Mark};
 
 use super::read::{LinkFound, LinkReading};
 use super::{Links, Offer, offered};
+use crate::access::LinkUser;
 use crate::config::links::{Definition, SyncType, check_name};
 use crate::context::Context;
 use crate::io::{ConnectionId, Event, Output};
@@ -23,15 +24,25 @@ use crate::stats::DestinationStats;
 /// one is made.
 const CURSOR_STEP_MAX: u64 = 64;
 
+/// A connection that the destination has made.
+pub(super) struct Shared {
+    pub(super) connection: ConnectionId,
+    /// The address of the destination.
+    pub(super) address: String,
+    pub(super) user: LinkUser,
+}
+
 /// See the documentation of the module.
 pub(super) struct Outgoing {
     pub(super) definition: Arc<Definition>,
-    number: usize,
+    pub(super) number: usize,
     source: Source,
     /// Where reading continues. It keeps the files of the log that it needs.
     cursor: Option<Cursor>,
     /// The end of the last read.
     read_through: Position,
+    /// The user of the connection.
+    user: LinkUser,
 }
 
 impl Outgoing {
@@ -45,7 +56,14 @@ impl Outgoing {
             upgrade_below: definition.upgrade_below(),
         };
         let source = Source::new(settings, place);
-        Outgoing { definition, number, source, cursor: None, read_through: Position::ZERO }
+        Outgoing {
+            definition,
+            number,
+            source,
+            cursor: None,
+            read_through: Position::ZERO,
+            user: LinkUser::default(),
+        }
     }
 
     pub(super) fn connection(&self) -> Option<ConnectionId> {
@@ -121,15 +139,17 @@ impl Outgoing {
     }
 
     /// Does what is due: connects, reads and sends records, sends a heartbeat, looks at the age of
-    /// messages that are not acknowledged. `shared` is a connection that the destination has made,
-    /// with its address.
-    pub(super) fn advance(&mut self, cx: &mut Context, shared: Option<(ConnectionId, String)>) {
+    /// messages that are not acknowledged. `shared` is a connection that the destination has made.
+    pub(super) fn advance(&mut self, cx: &mut Context, shared: Option<Shared>) {
         let now = cx.clock.now.instant;
-        let shared = shared.map(|(connection, address)| (Connection(connection.0), address));
+        let (shared, user) = match shared {
+            Some(Shared { connection, address, user }) => (Some((Connection(connection.0), address)), user),
+            None => (None, LinkUser::default()),
+        };
         let begun = self.source.begin_turn(now, &log_state(cx), shared);
         self.carry_out(cx);
         if let Some((connection, address)) = begun {
-            self.begin(cx, ConnectionId(connection.0), Some(address));
+            self.begin(cx, ConnectionId(connection.0), Some(address), user);
         }
         self.read(cx);
         self.source.end_turn(now);
@@ -153,9 +173,41 @@ impl Outgoing {
         self.carry_out(cx);
     }
 
-    /// There is a connection: introduces this instance. `shared` is the address of the destination
-    /// when it has made the connection.
-    pub(super) fn begin(&mut self, cx: &mut Context, connection: ConnectionId, shared: Option<String>) {
+    /// The logon of this instance was not accepted.
+    pub(super) fn not_logged_on(&mut self, cx: &mut Context, reason: &str) {
+        self.source.handle_not_logged_on(cx.clock.now.instant, reason);
+        self.carry_out(cx);
+    }
+
+    /// Checks that the user of a connection may have the topics of the link.
+    ///
+    /// # Errors
+    /// The reason against it. It was logged.
+    pub(super) fn check_user(&mut self, cx: &mut Context, user: &mut LinkUser) -> Result<(), String> {
+        if user.may_have_all() {
+            return Ok(());
+        }
+        for Offer { topic, .. } in offered(cx, &self.definition.route) {
+            if let Err(denied) = cx.admit_replicated(user, &topic) {
+                let reason = denied.reason();
+                self.source.handle_share_refused(&reason);
+                self.carry_out(cx);
+                return Err(reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// There is a connection of the user: introduces this instance. `shared` is the address of the
+    /// destination when it has made the connection.
+    pub(super) fn begin(
+        &mut self,
+        cx: &mut Context,
+        connection: ConnectionId,
+        shared: Option<String>,
+        user: LinkUser,
+    ) {
+        self.user = user;
         let offers = offered(cx, &self.definition.route);
         let introduction = Introduction {
             instance: &cx.config.name,
@@ -232,6 +284,7 @@ impl Outgoing {
             peer_group: peer.group,
             greeted: self.source.greeted(),
             now: cx.clock.now.wall,
+            replicable: self.user.replicable(),
         };
         let has_filter = self.definition.route.topics.iter().any(|topic| topic.filter.is_some());
         if is_short && !has_filter {
@@ -263,9 +316,10 @@ impl Outgoing {
     }
 
     fn add_found(&mut self, cx: &mut Context, number: u64, found: Option<LinkFound>) {
-        let found = found.map(|LinkFound { frames, sent, scanned, cursor, last_there }| {
+        let found = found.map(|LinkFound { frames, sent, scanned, cursor, last_there, denied }| {
+            let denied = denied.and_then(|topic| cx.admit_replicated(&mut self.user, &topic).err());
             let (cursor, error) = match cursor {
-                Ok(cursor) => (Some(cursor), None),
+                Ok(cursor) => (Some(cursor), denied.map(|denied| denied.reason())),
                 Err(error) => (None, Some(error.to_string())),
             };
             (self.cursor, self.read_through) = (cursor, scanned);
@@ -366,6 +420,8 @@ impl Outgoing {
             name: settings.name.clone(),
             instance: self.peer().filter(|_| source.is_live()).map(str::to_owned),
             address: source.address().to_owned(),
+            user: None,
+            tls: None,
             state: match source.state() {
                 SourceState::Refused => "refused",
                 SourceState::Waiting => "waiting",

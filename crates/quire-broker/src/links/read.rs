@@ -7,6 +7,7 @@ use crate::scan::{SCAN_SIZE_MAX, context_of};
 use quire_journal::{Cursor, JournalError, Position, Record, RecordKind, Timestamp};
 
 use crate::config::links::{Compression, Definition};
+use crate::entitlement::Replicable;
 use quire_expression::message_type::Arena;
 use quire_link::{Algorithm, SentFrame, compress, for_frame};
 use quire_wire::link::{Mark, RecordsWriter};
@@ -32,6 +33,8 @@ pub(crate) struct LinkReading {
     /// itself after that.
     pub(super) greeted: Position,
     pub(super) now: Timestamp,
+    /// The topics that the link may have.
+    pub(super) replicable: Replicable,
 }
 
 /// The result of a read.
@@ -45,12 +48,14 @@ pub(crate) struct LinkFound {
     /// The last record that was left out because it came from the peer: the place that it has
     /// there.
     pub(super) last_there: Option<Position>,
+    /// The topic of the next record, which the link may not have.
+    pub(super) denied: Option<Box<str>>,
 }
 
 impl LinkReading {
     pub(crate) fn run(mut self, mut arena: Arena) -> LinkFound {
         let mut chunk = Chunk { compression: self.definition.settings.compression, ..Chunk::default() };
-        let mut last_there = None;
+        let (mut last_there, mut denied) = (None, None);
         let mut scanned_size = 0;
         let cursor = 'read: loop {
             self.cursor.set_read_step(CHUNK_SIZE.saturating_sub(chunk.frames.len()));
@@ -71,6 +76,10 @@ impl LinkReading {
                     break 'read Ok(self.cursor);
                 }
                 match self.decide(&record, &mut arena) {
+                    Decided::Send if !self.replicable.allows(record.topic) => {
+                        denied = Some(record.topic.into());
+                        break 'read Ok(self.cursor);
+                    }
                     Decided::Send => chunk.put(&record, self.scanned),
                     Decided::LeaveOut => (),
                     Decided::IsThere(there) => last_there = last_there.max(there),
@@ -86,7 +95,8 @@ impl LinkReading {
             cursor.rest_at(self.scanned);
             cursor
         });
-        LinkFound { frames: chunk.frames, sent: chunk.sent, scanned: self.scanned, cursor, last_there }
+        let Chunk { frames, sent, .. } = chunk;
+        LinkFound { frames, sent, scanned: self.scanned, cursor, last_there, denied }
     }
 
     fn decide(&self, record: &Record<'_>, arena: &mut Arena) -> Decided {

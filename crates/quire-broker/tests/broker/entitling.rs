@@ -473,7 +473,12 @@ fn messages_that_wait_for_a_connection_are_dropped_when_its_rights_end() {
     let mut pair = start(vec![anna(&[Right::Read])]);
     let options = quire_expression::filter::FilterOptions::default();
     let entitlements = quire_broker::Entitlements::compile(&[anna(&[Right::Write])], &options).unwrap();
-    let other = AccessRules { entitlements, user_limits: Arc::default(), authenticates: vec![true] };
+    let other = AccessRules {
+        entitlements,
+        user_limits: Arc::default(),
+        authenticates: vec![true],
+        authenticates_links: false,
+    };
     let now = pair.now();
     for client in [2, 3] {
         log_on_as(&mut pair, client, "anna", "");
@@ -511,7 +516,12 @@ fn other_entitlements_end_only_the_connections_with_other_entries() {
     }
     let options = quire_expression::filter::FilterOptions::default();
     let entitlements = quire_broker::Entitlements::compile(&after, &options).unwrap();
-    let other = AccessRules { entitlements, user_limits: Arc::default(), authenticates: vec![true] };
+    let other = AccessRules {
+        entitlements,
+        user_limits: Arc::default(),
+        authenticates: vec![true],
+        authenticates_links: false,
+    };
     let now = pair.now();
     pair.broker.handle(now, Input::Entitle(other.clone()));
     // A message of the same turn.
@@ -545,6 +555,7 @@ fn a_transport_that_gets_users_ends_its_connections() {
         entitlements: entitlements.clone(),
         user_limits: Arc::default(),
         authenticates: vec![authenticates],
+        authenticates_links: false,
     };
     pair.broker.handle(now, Input::Entitle(rules(false)));
     pair.turn();
@@ -568,7 +579,12 @@ fn a_connection_whose_reload_changes_its_rights_gets_the_answer() {
     pair.turn();
     let options = quire_expression::filter::FilterOptions::default();
     let entitlements = quire_broker::Entitlements::compile(&[entry(&[Right::Read], "x")], &options).unwrap();
-    let rules = AccessRules { entitlements, user_limits: Arc::default(), authenticates: vec![true] };
+    let rules = AccessRules {
+        entitlements,
+        user_limits: Arc::default(),
+        authenticates: vec![true],
+        authenticates_links: false,
+    };
     let (now, connection) = (pair.now(), ConnectionId(2));
     pair.broker.handle(now, Input::Reloaded { connection, command: NUMBER, result: Ok("entitlement") });
     pair.broker.handle(now, Input::Entitle(rules));

@@ -10,6 +10,7 @@ use quire_command::{KEY_SIZE_MAX, Publish};
 use super::links::{Cluster, destination, instance};
 use super::pair::*;
 use super::slices::with_stopwatch;
+use quire_wire::link::VERSION;
 
 const PEER: u64 = 5_000;
 const HELLO: u8 = 1;
@@ -17,6 +18,7 @@ const REFUSED: u8 = 3;
 const RECORDS: u8 = 4;
 const ACKNOWLEDGED: u8 = 5;
 const COMPRESSED: u8 = 8;
+const LOGON: u8 = 10;
 
 fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     [&(body.len() as u32 + 1).to_le_bytes()[..], &[kind], body].concat()
@@ -27,8 +29,13 @@ fn text(text: impl AsRef<[u8]>) -> Vec<u8> {
     [&(bytes.len() as u16).to_le_bytes()[..], bytes].concat()
 }
 
-fn hello(name: &str, topics: &[&str], excluded: &[&str]) -> Vec<u8> {
-    let mut body = 6_u16.to_le_bytes().to_vec();
+/// The logon of an instance without an identity.
+pub fn logon(name: &str) -> Vec<u8> {
+    frame(LOGON, &[&VERSION.to_le_bytes()[..], &text(name), &text(""), &text(""), &text("")].concat())
+}
+
+pub fn hello(name: &str, topics: &[&str], excluded: &[&str]) -> Vec<u8> {
+    let mut body = VERSION.to_le_bytes().to_vec();
     [name, name, "a", ""].iter().for_each(|part| body.extend(text(part)));
     [1, 0, 0, 0, 0].iter().for_each(|number: &u64| body.extend(number.to_le_bytes()));
     body.extend((topics.len() as u32).to_le_bytes());
@@ -40,7 +47,7 @@ fn hello(name: &str, topics: &[&str], excluded: &[&str]) -> Vec<u8> {
 
 /// A record of a peer, with the parts that a test changes.
 #[derive(Clone, Debug)]
-struct Sent {
+pub struct Sent {
     kind: u8,
     message_type: u8,
     publisher: u64,
@@ -52,7 +59,7 @@ struct Sent {
 }
 
 impl Sent {
-    fn new(topic: &str, data: &str) -> Self {
+    pub fn new(topic: &str, data: &str) -> Self {
         Sent {
             kind: 1,
             message_type: 1,
@@ -63,6 +70,10 @@ impl Sent {
             attributes: Vec::new(),
             data: data.into(),
         }
+    }
+
+    pub fn of(self, publisher: u64, sequence: u64) -> Self {
+        Sent { publisher, sequence, ..self }
     }
 
     fn with_key(self, key: &[u8]) -> Self {
@@ -84,9 +95,20 @@ impl Sent {
         bytes
     }
 
-    fn frame(&self) -> Vec<u8> {
+    pub fn frame(&self) -> Vec<u8> {
         frame(RECORDS, &[&self.sequence.to_le_bytes()[..], &[0; 32], &self.record()].concat())
     }
+}
+
+/// The kinds and bodies of frames.
+pub fn frames_of(bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
+    let (mut frames, mut rest) = (Vec::new(), bytes);
+    while let Some((size, after)) = rest.split_first_chunk::<4>() {
+        let (frame, after) = after.split_at(u32::from_le_bytes(*size) as usize);
+        frames.push((frame[0], frame[1..].to_vec()));
+        rest = after;
+    }
+    frames
 }
 
 /// An instance with a last-value topic with key fields, and one with supplied keys.
@@ -115,7 +137,10 @@ impl Border {
     fn connect(&mut self, connection: u64) {
         let now = self.pair.now();
         let connection = ConnectionId(connection);
-        self.pair.broker.handle(now, Input::LinkAccepted { connection, peer: "peer" });
+        self.pair.broker.handle(now, Input::LinkAccepted { connection, peer: "peer", tls: false });
+        self.pair.broker.handle(now, Input::Received { connection, bytes: &logon("peer") });
+        self.pair.turn();
+        self.pair.links.retain(|output| matches!(output, LinkOutput::Close { .. }));
     }
 
     fn send(&mut self, bytes: &[u8]) {
@@ -132,14 +157,7 @@ impl Border {
                 bytes.extend(sent);
             }
         }
-        let mut frames = Vec::new();
-        let mut rest = &bytes[..];
-        while let Some((size, after)) = rest.split_first_chunk::<4>() {
-            let (frame, after) = after.split_at(u32::from_le_bytes(*size) as usize);
-            frames.push((frame[0], frame[1..].to_vec()));
-            rest = after;
-        }
-        frames
+        frames_of(&bytes)
     }
 
     /// The reason with which the link ended.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quire_broker::{
-    AdminCommand, AdminReply, BrokerConfig, ConnectionId, DestinationSettings, Input, RecordedTopic,
-    ReplicatedTopic, ReplicationConfig, ReplicationStats, SyncType, TransactionLogConfig,
+    AdminCommand, AdminReply, BrokerConfig, ConnectionId, DestinationSettings, Input, LinkIdentity,
+    RecordedTopic, ReplicatedTopic, ReplicationConfig, ReplicationStats, SyncType, TransactionLogConfig,
 };
 use quire_journal::{AllTopics, Disk, MemoryDisk, Position, Record};
 
@@ -34,6 +34,8 @@ pub struct Cluster {
     cuts: BTreeSet<(usize, usize)>,
     /// An instance whose connections to others are not made for now, and those that it asked for.
     pub held: Option<usize>,
+    /// With which the instances log on.
+    pub identities: Vec<LinkIdentity<'static>>,
     wanted: Vec<(usize, u32, String)>,
     last_connection: u64,
     now_ns: u64,
@@ -76,6 +78,7 @@ pub fn pair_of(sync_type: SyncType) -> Vec<BrokerConfig> {
 
 impl Cluster {
     pub fn new(configs: Vec<BrokerConfig>) -> Self {
+        let count = configs.len();
         let disks: Vec<_> = configs.iter().map(|_| Arc::new(MemoryDisk::new(1 << 30))).collect();
         let mut cluster = Cluster {
             brokers: configs.iter().map(|_| None).collect(),
@@ -84,6 +87,7 @@ impl Cluster {
             pipes: BTreeMap::new(),
             cuts: BTreeSet::new(),
             held: None,
+            identities: vec![LinkIdentity::default(); count],
             wanted: Vec::new(),
             last_connection: LINKS,
             now_ns: 0,
@@ -92,6 +96,28 @@ impl Cluster {
         (0..cluster.configs.len()).for_each(|number| cluster.start(number));
         cluster.settle();
         cluster
+    }
+
+    /// Adds instances that log on to others with this identity.
+    pub fn add(&mut self, configs: Vec<BrokerConfig>, identity: LinkIdentity<'static>) {
+        for config in configs {
+            self.disks.push(Arc::new(MemoryDisk::new(1 << 30)));
+            self.brokers.push(None);
+            self.configs.push(config);
+            self.identities.push(identity);
+        }
+        for number in 0..self.configs.len() {
+            if self.brokers[number].is_none() {
+                self.start(number);
+            }
+        }
+        self.settle();
+    }
+
+    /// A connection of an instance to another one.
+    pub fn link_of(&self, number: usize) -> ConnectionId {
+        let mut ends = self.pipes.keys().filter(|end| end.broker == number);
+        ConnectionId(ends.next().expect("a connection").connection)
     }
 
     pub fn at(&mut self, number: usize) -> &mut Pair {
@@ -244,9 +270,10 @@ impl Cluster {
         self.pipes.insert(here, there);
         self.pipes.insert(there, here);
         let connection = ConnectionId(here.connection);
-        self.at(number).broker.handle(now, Input::LinkOpened { destination, connection });
+        let (tls, identity) = (false, self.identities[number]);
+        self.at(number).broker.handle(now, Input::LinkOpened { destination, connection, tls, identity });
         let (now, connection) = (self.at(target).now(), ConnectionId(there.connection));
-        self.at(target).broker.handle(now, Input::LinkAccepted { connection, peer: "test" });
+        self.at(target).broker.handle(now, Input::LinkAccepted { connection, peer: "test", tls });
     }
 
     /// The links of an instance can send more, or cannot.

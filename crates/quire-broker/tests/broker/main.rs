@@ -37,6 +37,7 @@ mod last_value_subscriptions;
 mod last_values;
 mod limits;
 mod link_borders;
+mod link_users;
 mod links;
 mod maintenance;
 mod model;

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use quire_broker::{BrokerConfig, SyncType};
 use quire_command::*;
+use quire_wire::link::VERSION;
 
+use super::link_borders::logon;
 use super::links::*;
 use super::pair::*;
 
@@ -168,7 +170,7 @@ fn a_connection_that_says_nothing_asks_for_no_turns() {
     let pair = cluster.at(0);
     let connection = quire_broker::ConnectionId(77);
     let now = pair.now();
-    pair.broker.handle(now, quire_broker::Input::LinkAccepted { connection, peer: "test" });
+    pair.broker.handle(now, quire_broker::Input::LinkAccepted { connection, peer: "test", tls: false });
     pair.turn();
     pair.now_ns += 3_000_000_000;
     pair.turn();
@@ -191,9 +193,12 @@ fn clients_are_let_in_when_the_source_has_caught_up_before_the_destination_greet
     pair.turn();
     let now = pair.now();
     let from_b = quire_broker::ConnectionId(71);
-    let version = 6_u16.to_le_bytes();
+    let version = VERSION.to_le_bytes();
     // b has connected and sent all that it has.
-    pair.broker.handle(now, quire_broker::Input::LinkAccepted { connection: from_b, peer: "test" });
+    pair.broker
+        .handle(now, quire_broker::Input::LinkAccepted { connection: from_b, peer: "test", tls: false });
+    pair.broker.handle(now, quire_broker::Input::Received { connection: from_b, bytes: &logon("b") });
+    pair.turn();
     let hello = [
         &version[..],
         &text("b"),
@@ -222,7 +227,7 @@ fn a_source_with_another_version_of_links_is_refused_and_both_versions_are_named
     let mut pair = Pair::with(instance("a", vec![]));
     pair.turn();
     let (now, connection) = (pair.now(), quire_broker::ConnectionId(71));
-    pair.broker.handle(now, quire_broker::Input::LinkAccepted { connection, peer: "test" });
+    pair.broker.handle(now, quire_broker::Input::LinkAccepted { connection, peer: "test", tls: false });
     // In version 3 the mark of a hello has no time.
     let version = 3_u16.to_le_bytes();
     let started = 9_u64.to_le_bytes();
@@ -237,7 +242,7 @@ fn a_source_with_another_version_of_links_is_refused_and_both_versions_are_named
     });
     assert_eq!(
         reasons.collect::<Vec<_>>(),
-        ["\"b\" uses version 3 of links and \"a\" version 6: run the same version of quire on both"]
+        ["it uses version 3 of links, and this instance version 7: run the same version of quire on both"]
     );
 }
 

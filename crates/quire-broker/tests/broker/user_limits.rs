@@ -197,8 +197,12 @@ fn other_limits_hold_for_the_connections_that_exist_and_end_none() {
     let set = |pair: &mut Pair, limits: &[UserLimitSettings]| {
         let user_limits = Arc::new(quire_broker::UserLimits::compile(limits).unwrap());
         let now = pair.now();
-        let rules =
-            AccessRules { entitlements: entitlements.clone(), user_limits, authenticates: vec![true] };
+        let rules = AccessRules {
+            entitlements: entitlements.clone(),
+            user_limits,
+            authenticates: vec![true],
+            authenticates_links: false,
+        };
         pair.broker.handle(now, Input::Entitle(rules));
         pair.turn();
     };

@@ -27,6 +27,11 @@ pub struct ReplicationConfig {
     pub group: Option<String>,
     /// Whether other instances may connect. The driver listens for them.
     pub accepts: bool,
+    /// The driver checks the logon of an instance that connects.
+    pub authenticates: bool,
+    /// Time within which an instance that connects must have logged on, in nanoseconds; 0: 5
+    /// seconds.
+    pub logon_timeout_ns: u64,
     /// The sync destinations that must have a message before it is acknowledged; `None`: all sync
     /// destinations.
     pub required_acks: Option<u32>,
@@ -152,7 +157,17 @@ impl DestinationSettings {
     }
 }
 
+/// The default of [`ReplicationConfig::logon_timeout_ns`].
+const LOGON_TIMEOUT: Duration = Duration::from_secs(5);
+
 impl ReplicationConfig {
+    pub fn logon_timeout(&self) -> Duration {
+        match self.logon_timeout_ns {
+            0 => LOGON_TIMEOUT,
+            ns => Duration::from_nanos(ns),
+        }
+    }
+
     /// The destinations with their patterns and filters compiled.
     pub fn compile(&self, instance: &str, options: &FilterOptions) -> Result<Vec<Definition>, ConfigErrors> {
         let mut errors = ConfigErrors::default();

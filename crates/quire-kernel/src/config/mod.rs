@@ -283,6 +283,8 @@ pub struct AccessRules {
     pub user_limits: Arc<UserLimits>,
     /// By transport: the driver checks the password of each logon.
     pub authenticates: Vec<bool>,
+    /// The driver checks the logon of an instance that connects.
+    pub authenticates_links: bool,
 }
 
 /// A value that cannot be used: an error in the configuration.
@@ -419,7 +421,8 @@ impl BrokerConfig {
         let config = Self::from_json(text)?;
         let Compiled { entitlements, user_limits, .. } = config.compile()?;
         let authenticates = config.transports.iter().map(|transport| transport.authenticates).collect();
-        Ok(AccessRules { entitlements, user_limits: Arc::new(user_limits), authenticates })
+        let (user_limits, authenticates_links) = (Arc::new(user_limits), config.replication.authenticates);
+        Ok(AccessRules { entitlements, user_limits, authenticates, authenticates_links })
     }
 
     fn unchecked(text: &str) -> Result<Self, ConfigError> {

@@ -11,6 +11,7 @@
 //! - `guard`: the decisions about the topics of a pattern.
 //! - `limit`: the limits of users, as they are configured.
 //! - `nameable`: the messages of the log that a user may name by their bookmarks.
+//! - `replicable`: the topics that a link may have.
 //! - `explain`: the decision entry by entry, for a person.
 
 mod entry;
@@ -19,6 +20,7 @@ mod grant;
 mod guard;
 mod limit;
 mod nameable;
+mod replicable;
 mod rights;
 #[cfg(test)]
 mod tests;
@@ -28,4 +30,5 @@ pub use explain::{Explanation, Step};
 pub use grant::{Grant, TopicSelect};
 pub use limit::{PublishRate, UserLimitSettings, UserLimits};
 pub use nameable::Nameable;
+pub use replicable::Replicable;
 pub use rights::{ANONYMOUS, Denied, Rights};

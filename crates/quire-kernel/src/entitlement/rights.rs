@@ -9,6 +9,7 @@ use super::entry::{Entitlements, Entry, Right};
 use super::grant::Grant;
 use super::guard::Guard;
 use super::nameable::Nameable;
+use super::replicable::Replicable;
 use crate::reply::Refused;
 use quire_command::Code;
 use quire_expression::filter::{Filter, FilterOptions};
@@ -98,6 +99,11 @@ impl Rights {
     /// The messages of the log that the user may name by their bookmarks.
     pub fn nameable(&self) -> Nameable {
         Nameable::within(&self.entries)
+    }
+
+    /// The topics that a link of the user may have.
+    pub fn replicable(&self) -> Replicable {
+        Replicable::within(&self.entries)
     }
 
     /// Whether the user has any right on the topic.

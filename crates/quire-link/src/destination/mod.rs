@@ -379,6 +379,10 @@ impl Destination {
                 self.state = DestinationState::Linked(Box::new(Link::new(hello)));
                 self.outputs.push_back(DestinationOutput::Check(Box::new(Greeting::new(hello))));
             }
+            // The source cannot begin a link on this connection.
+            (DestinationState::Idle, Frame::Ended { reason }) if self.greeted_at.is_none() => {
+                self.ended(reason);
+            }
             // They were on their way when the link ended.
             (DestinationState::Idle, _) => (),
             (DestinationState::Linked(link), Frame::CaughtUp) => link.has_caught_up = true,

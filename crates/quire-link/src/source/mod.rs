@@ -483,6 +483,24 @@ impl Source {
         }
     }
 
+    /// The other instance has not accepted the logon of the connection. Every address is tried, and
+    /// then the longest delay passes: the identity may be another one later.
+    pub fn handle_not_logged_on(&mut self, now: Instant, reason: &str) {
+        if self.is_opening() {
+            self.attempts.failed_passes = self.attempts.failed_passes.max(16);
+            self.fail(now, reason);
+            self.attempts.is_refused = true;
+        }
+    }
+
+    /// The link cannot use the connection that the destination has made: this instance refuses it.
+    pub fn handle_share_refused(&mut self, reason: &str) {
+        if self.attempts.note_error(reason) {
+            self.note(SourceEvent::Down { reason: reason.to_owned() });
+        }
+        self.attempts.is_refused = true;
+    }
+
     /// There is a connection: introduces this instance. `shared` is the address of the destination
     /// when it has made the connection.
     pub fn begin(

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use quire_broker::{
-    Access, AdminCommand, AdminReply, Broker, BrokerConfig, ConnectionId, Event, Input, MaintenanceJob,
-    Output, ReadDone, TransportId,
+    Access, AdminCommand, AdminReply, Broker, BrokerConfig, ConnectionId, Event, Input, LinkIdentity,
+    MaintenanceJob, Output, ReadDone, TransportId,
 };
 use quire_command::LinkAction;
 use quire_journal::{
@@ -540,7 +540,7 @@ impl Running {
             },
             Arrival::Opened(Site::Instance(_)) => {
                 self.links.insert(number);
-                Input::LinkAccepted { connection, peer: "simulated" }
+                Input::LinkAccepted { connection, peer: "simulated", tls: false }
             }
             Arrival::Bytes(bytes) => Input::Received { connection, bytes },
             Arrival::Writable(writable) => Input::Writable { connection, writable: *writable },
@@ -577,7 +577,8 @@ impl Running {
                 let number = around.network.connect(self.site, to, ns);
                 self.links.insert(number);
                 let connection = ConnectionId(number);
-                self.broker.handle(now, Input::LinkOpened { destination, connection });
+                let (tls, identity) = (false, LinkIdentity::default());
+                self.broker.handle(now, Input::LinkOpened { destination, connection, tls, identity });
             } else {
                 self.broker.handle(now, Input::LinkNotOpened { destination, reason: "connection refused" });
             }

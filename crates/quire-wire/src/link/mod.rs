@@ -9,16 +9,19 @@
 
 mod splitter;
 
-use quire_types::{Bookmark, Position, PublisherId, Timestamp};
+use quire_types::{Bookmark, Position, PublisherId, Secret, Timestamp};
 
 pub use splitter::{Piece, Splitter};
 
 /// The version of these frames. Both sides must have the same.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 
 /// The largest frame in bytes apart from the data of one message: its other fields, the limit of a
 /// frame of small records, or a `hello`.
 pub const FRAME_OVERHEAD_MAX: usize = 4 * 1024 * 1024;
+
+/// The largest frame in bytes before the logon of a connection is over.
+pub const LOGON_SIZE_MAX: usize = 64 * 1024;
 
 /// The most topics in one `hello`. Further topics are checked when their records arrive.
 pub const OFFERED_MAX: usize = 10_000;
@@ -45,6 +48,8 @@ const HEARTBEAT: u8 = 6;
 const CAUGHT_UP: u8 = 7;
 const COMPRESSED: u8 = 8;
 const ENDED: u8 = 9;
+const LOGON: u8 = 10;
+const LOGGED_ON: u8 = 11;
 
 /// Bytes that are not a frame. The peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -138,6 +143,28 @@ pub enum Frame<'a> {
         /// The reason.
         reason: &'a str,
     },
+    /// The instance that has made the connection: its first frame.
+    Logon(Logon<'a>),
+    /// The other one: links can begin.
+    LoggedOn {
+        /// The user of the connection; empty without authentication.
+        user: &'a str,
+    },
+}
+
+/// The identity of the instance that has made a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Logon<'a> {
+    /// The version of the frames of the sender.
+    pub version: u16,
+    /// The name of the sender.
+    pub instance: &'a str,
+    /// Its user.
+    pub user: Option<&'a str>,
+    /// Its password.
+    pub password: Option<Secret<&'a str>>,
+    /// Its token.
+    pub token: Option<Secret<&'a str>>,
 }
 
 /// Introduces the source.
@@ -270,6 +297,14 @@ impl Frame<'_> {
                 out.push(*hops);
                 put_mark(out, *mark);
             }
+            Frame::Logon(logon) => {
+                out.extend_from_slice(&logon.version.to_le_bytes());
+                let secret = |secret: Option<Secret<_>>| secret.map(|Secret(text)| text);
+                let texts = [logon.user, secret(logon.password), secret(logon.token)];
+                put_text(out, logon.instance);
+                texts.into_iter().for_each(|text| put_text(out, text.unwrap_or_default()));
+            }
+            Frame::LoggedOn { user } => put_text(out, user),
             Frame::Heartbeat | Frame::CaughtUp => (),
         }
         end_frame(out, begin);
@@ -286,6 +321,8 @@ impl Frame<'_> {
             Frame::Heartbeat => HEARTBEAT,
             Frame::CaughtUp => CAUGHT_UP,
             Frame::Ended { .. } => ENDED,
+            Frame::Logon(_) => LOGON,
+            Frame::LoggedOn { .. } => LOGGED_ON,
         }
     }
 }
@@ -328,12 +365,27 @@ pub fn next_frame(bytes: &[u8], size_max: usize) -> Result<Option<(Frame<'_>, us
         HEARTBEAT => Frame::Heartbeat,
         CAUGHT_UP => Frame::CaughtUp,
         ENDED => Frame::Ended { reason: take_text(body)? },
+        LOGON => Frame::Logon(take_logon(body)?),
+        LOGGED_ON => Frame::LoggedOn { user: take_text(body)? },
         _ => return Err(UNKNOWN_KIND),
     };
     if !body.is_empty() {
         return Err(BadFrame("bytes after the last field"));
     }
     Ok(Some((frame, 4 + size)))
+}
+
+fn take_logon<'a>(body: &mut &'a [u8]) -> Result<Logon<'a>, BadFrame> {
+    let mut logon = Logon { version: take_u16(body)?, ..Logon::default() };
+    if logon.version != VERSION {
+        // The rest may have another layout. The other instance refuses it, and names both versions.
+        *body = &[];
+        return Ok(logon);
+    }
+    logon.instance = take_text(body)?;
+    let mut text = || take_text(body).map(|text| (!text.is_empty()).then_some(text));
+    (logon.user, logon.password, logon.token) = (text()?, text()?.map(Secret), text()?.map(Secret));
+    Ok(logon)
 }
 
 fn take_hello<'a>(body: &mut &'a [u8]) -> Result<Hello<'a>, BadFrame> {
@@ -372,6 +424,15 @@ fn take_hello<'a>(body: &mut &'a [u8]) -> Result<Hello<'a>, BadFrame> {
         hello.excluded.push(take_text(body)?);
     }
     Ok(hello)
+}
+
+/// The version of the `hello` or of the `logon` at the front of `bytes`; `None` for other bytes. It
+/// has the same place in every version.
+pub fn announced_version(bytes: &[u8]) -> Option<u16> {
+    match bytes.get(4..7) {
+        Some(&[HELLO | LOGON, low, high]) => Some(u16::from_le_bytes([low, high])),
+        _ => None,
+    }
 }
 
 /// The size of the frame at the front of `bytes`, if it has arrived. It is not checked.

@@ -21,12 +21,15 @@ impl Intake<'_> {
         let mut path = InstancePathBuffer::default();
         while let Some(mut arrived) = self.links.next_arrived(self.cx) {
             let mut taken = arrived.take_result();
+            let mut user = self.links.take_user(&arrived);
             let mut result = Ok(());
             let mut is_over = false;
             let mut done = None;
             for (record, weight) in arrived.records().zip(1_usize..) {
                 result = record.and_then(|(record, end)| {
                     done = Some(end);
+                    // Before anything else about it, so that it has no effect on its publisher.
+                    self.cx.admit_replicated(&mut user, record.topic).map_err(|denied| denied.reason())?;
                     self.take_record(&arrived, &record, &mut path, &mut taken)
                 });
                 is_over = weight.is_multiple_of(WEIGHT_MAX) && self.cx.clock.slices.is_past(deadline);
@@ -34,6 +37,7 @@ impl Intake<'_> {
                     break;
                 }
             }
+            self.links.give_user_back(&arrived, user);
             match done.filter(|_| is_over && result.is_ok()) {
                 Some(done) => self.links.suspend(arrived, done, taken),
                 None => self.links.taken(self.cx, arrived, taken, result),
