@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import subprocess
@@ -16,7 +15,6 @@ import quire
 from quire.cli import run
 from quire.cli._messages import _reminder
 from quire.cli._output import print_table
-from quire.cli._serve import _LogFormatter
 
 COLUMNS = [f"no {number}" for number in range(12)]
 
@@ -108,15 +106,6 @@ def test_control_characters_in_rows_are_escapes(
         assert cells[0][-3:] == ["topic", "bookmark", "data"]
         assert [row[-3:] for row in cells[1:]] == [["t", "1|1|", VISIBLE]]
     assert printed([["x", ODD]], 200 if is_terminal else None, capsys, monkeypatch)[-1] == ["x", VISIBLE]
-
-
-def test_a_line_of_the_log_of_a_server_has_its_time_with_the_zone_its_level_and_no_controls() -> None:
-    record = logging.LogRecord("quire.server", logging.WARNING, "", 0, "client %s", (ODD,), None)
-    record.created = 1_700_000_000.25
-    formatter = _LogFormatter("%(asctime)s %(levelname)s %(message)s")
-    time, level, *text = formatter.format(record).split(" ")
-    assert datetime.fromisoformat(time) == datetime(2023, 11, 14, 22, 13, 20, 250_000, UTC)
-    assert (level, text) == ("WARNING", ["client", VISIBLE])
 
 
 def test_an_error_does_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

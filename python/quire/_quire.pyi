@@ -445,6 +445,7 @@ class Engine:
     LINK_ACCEPTED: ClassVar[int]
     AUTHENTICATED: ClassVar[int]
     NOT_AUTHENTICATED: ClassVar[int]
+    LOG_IDS: ClassVar[list[str]]
     NOT_CHECKED: ClassVar[int]
     RESET: ClassVar[int]
     RELOADED: ClassVar[int]
@@ -492,7 +493,7 @@ class Turn:
     @property
     def questions(self) -> list[tuple[int, int, bytes]]: ...
     @property
-    def logs(self) -> list[tuple[int, str]]: ...
+    def logs(self) -> list[tuple[int, str, str, str]]: ...
     @property
     def sleep(self) -> float | None: ...
     @property

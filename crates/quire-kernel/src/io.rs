@@ -14,9 +14,11 @@ use super::journal_files::{MaintenanceDone, MaintenanceJob};
 use super::work::{ReadDone, ReadRequest};
 use crate::config::AccessRules;
 use crate::entitlement::Right;
+use crate::event_fields as fields;
 use quire_command::Code;
 use quire_queue::Reasons;
 use quire_types::Secret;
+use serde::Serialize;
 
 pub use crate::ids::{ConnectionId, TransportId};
 
@@ -257,7 +259,7 @@ pub enum Level {
 ///
 /// `thiserror` makes the line of the log from the text of a variant. Most events are not errors:
 /// the field of an instance is `r#source`, because a field `source` would be the cause of an error.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize)]
 pub enum Event {
     /// A client logged on.
     #[error("connection {connection} from {peer}: client {client_name:?} logged on")]
@@ -279,6 +281,7 @@ pub enum Event {
         /// The name of the client.
         client: String,
         /// The right.
+        #[serde(serialize_with = "fields::right")]
         right: Right,
         /// The topic, as the client wrote it.
         topic: String,
@@ -314,6 +317,7 @@ pub enum Event {
         /// The user.
         user: String,
         /// The right.
+        #[serde(serialize_with = "fields::right")]
         right: Right,
         /// How many commands.
         count: u64,
@@ -336,6 +340,7 @@ pub enum Event {
         /// The name of the client; `None` before its logon.
         client_name: Option<String>,
         /// The code that the peer received.
+        #[serde(serialize_with = "fields::text")]
         code: Code,
         /// The reason that the peer received.
         reason: String,
@@ -348,6 +353,7 @@ pub enum Event {
         /// The client's number for it.
         subscription: u32,
         /// The code that the client received.
+        #[serde(serialize_with = "fields::text")]
         code: Code,
         /// The reason that the client received.
         reason: String,
@@ -372,6 +378,7 @@ pub enum Event {
     #[error("the journal takes no more writes, {code}: {reason}")]
     JournalFailed {
         /// The code that publishers receive.
+        #[serde(serialize_with = "fields::text")]
         code: Code,
         /// The reason that publishers receive.
         reason: String,
@@ -380,6 +387,7 @@ pub enum Event {
     #[error("the journal takes no writes until there is room, {code}: {reason}")]
     JournalStalled {
         /// The code that publishers receive.
+        #[serde(serialize_with = "fields::text")]
         code: Code,
         /// The reason that publishers receive.
         reason: String,
@@ -393,6 +401,7 @@ pub enum Event {
         /// Its place in the log.
         position: u64,
         /// The code that subscribers receive.
+        #[serde(serialize_with = "fields::text")]
         code: Code,
         /// What is wrong.
         reason: String,
@@ -410,6 +419,7 @@ pub enum Event {
         /// because of damage.
         message: String,
         /// Why it expired.
+        #[serde(serialize_with = "fields::text")]
         reasons: Reasons,
         /// The number of its deliveries.
         deliveries: u32,
@@ -439,6 +449,7 @@ pub enum Event {
         /// As in [`Event::DeadLetter`].
         message: String,
         /// Why it expired.
+        #[serde(serialize_with = "fields::text")]
         reasons: Reasons,
         /// The number of its deliveries.
         deliveries: u32,
@@ -507,6 +518,7 @@ pub enum Event {
     #[error("{count} journal files {}", .action.done())]
     JournalFilesTaken {
         /// The action.
+        #[serde(serialize_with = "fields::action")]
         action: Action,
         /// With how many.
         count: usize,
@@ -521,14 +533,17 @@ pub enum Event {
         /// The client's name.
         client_name: Option<String>,
         /// The action.
+        #[serde(serialize_with = "fields::action")]
         action: Action,
         /// Where the file is, or was.
+        #[serde(serialize_with = "fields::path")]
         path: PathBuf,
     },
     /// A rule of the maintenance schedule failed; it is tried again after the interval.
     #[error("cannot {} journal files: {reason}", .action.verb())]
     MaintenanceFailed {
         /// The action that failed.
+        #[serde(serialize_with = "fields::action")]
         action: Action,
         /// The error of the disk.
         reason: String,
@@ -541,6 +556,7 @@ pub enum Event {
     )]
     TornTailCut {
         /// The journal file.
+        #[serde(serialize_with = "fields::path")]
         path: PathBuf,
         /// The offset at which it was truncated, in bytes.
         offset: u64,
@@ -613,6 +629,7 @@ pub enum Event {
         /// How many messages.
         count: u64,
         /// The change of the configuration.
+        #[serde(serialize_with = "fields::why")]
         why: LeftOutBecause,
     },
     /// The server counted the messages of a removed queue. It could not read a part of a record of
@@ -660,6 +677,7 @@ pub enum Event {
     )]
     MessageUnreadable {
         /// The first of them since the last line.
+        #[serde(flatten, serialize_with = "fields::unreadable")]
         example: Unreadable,
         /// The number of failed reads since the last line.
         count: u64,
@@ -698,6 +716,7 @@ pub enum Event {
     )]
     ClockBehind {
         /// The difference.
+        #[serde(serialize_with = "fields::seconds")]
         behind: Duration,
     },
     /// A destination is connected.
@@ -815,6 +834,7 @@ pub enum Event {
         /// The instance that sent it.
         r#source: String,
         /// Its bookmark.
+        #[serde(serialize_with = "fields::text")]
         bookmark: Bookmark,
         /// The local log has another message with the bookmark. Otherwise, it has no message with
         /// it.

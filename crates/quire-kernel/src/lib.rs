@@ -17,6 +17,8 @@ pub mod config;
 pub mod conflate;
 pub mod context;
 pub mod entitlement;
+mod event_fields;
+mod event_id;
 pub mod failure;
 pub mod ids;
 pub mod io;

@@ -79,8 +79,8 @@ pub struct Turn {
     reloads: Vec<(u64, u32)>,
     /// Connections that ask about the statistics, their commands, and the questions.
     questions: Vec<(u64, u32, Py<PyBytes>)>,
-    /// Level (of `logging`) and text.
-    logs: Vec<(u8, String)>,
+    /// Level (of `logging`), id, text, and the fields as a JSON object.
+    logs: Vec<(u8, &'static str, String, String)>,
     /// Seconds after which the next turn is due at the latest; `None` = when something happens.
     sleep: Option<f64>,
     /// After a shutdown: all pending output was sent.
@@ -90,6 +90,10 @@ pub struct Turn {
 /// The constants are the kinds of events of a turn.
 #[pymethods]
 impl Engine {
+    /// The ids of the lines of the log that come from the core.
+    #[classattr]
+    const LOG_IDS: &[&str] = quire_broker::Event::IDS;
+
     #[classattr]
     const CONNECTED: u8 = 0;
     #[classattr]
@@ -232,7 +236,10 @@ impl Engine {
                 }
                 Effect::PauseReading { connection } => turn.pauses.push(connection.0),
                 Effect::ResumeReading { connection } => turn.resumes.push(connection.0),
-                Effect::Log(event) => turn.logs.push((log_level(event.level()), event.to_string())),
+                Effect::Log(event) => {
+                    let level = log_level(event.level());
+                    turn.logs.push((level, event.id(), event.to_string(), event.fields()));
+                }
             }
         }
         if let Some(Running { host, .. }) = state.running.lock().as_mut() {

@@ -20,6 +20,7 @@ from quire.admin._errors import HTTPError
 from quire.config import Config
 from quire.server._guard import Guard
 from quire.server._identity import ANONYMOUS, Given, Identity, Refused
+from quire.server._log import line
 from quire.server._logons import pairs
 
 _log = logging.getLogger("quire.server")
@@ -89,6 +90,7 @@ class Access:
                 result="refused",
                 reason=refused.reason,
             ),
+            extra=line("10-0011"),
         )
         if refused.is_unavailable:
             reason = refused.text or "users cannot be checked now"
@@ -130,7 +132,9 @@ class Access:
             try:
                 guard.use(await asyncio.wrap_future(changed))
             except ConfigError as error:
-                _log.warning("the users of the HTTP server were not changed: %s", error)
+                _log.warning(
+                    "the users of the HTTP server were not changed: %s", error, extra=line("02-0005")
+                )
 
     def forget(self) -> None:
         """Keeps no result of a check any longer."""

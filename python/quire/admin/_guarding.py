@@ -14,6 +14,7 @@ from quire.admin._access import Access
 from quire.admin._errors import HTTPError
 from quire.config._admin import Admin
 from quire.server._identity import ANONYMOUS, Identity
+from quire.server._log import line
 from quire.server._logons import pairs
 
 Scope = MutableMapping[str, Any]
@@ -72,7 +73,7 @@ class Guarding:
             # The server closes the connection, because the answer is not complete.
             return
         except Exception:
-            _log.exception("a request was not answered: %s", scope["path"])
+            _log.exception("a request was not answered: %s", scope["path"], extra=line("50-0003"))
             if not answer.has_begun:
                 bug = HTTPError(500, "internal", "the server has a bug; its log has the cause")
                 await bug.response()(scope, receive, answer.send)
@@ -149,6 +150,7 @@ def _note_post(scope: Scope, status: int) -> None:
             result="accepted" if 0 < status < 400 else "refused",
             status=str(status),
         ),
+        extra=line("50-0002"),
     )
 
 

@@ -15,6 +15,7 @@ from quire.admin._figures import Figures, Tree
 from quire.admin._metrics import DETAILS, Node
 from quire.admin._nodes import Place
 from quire.admin._statistics import History
+from quire.server._log import line
 
 _log = logging.getLogger("quire.server")
 
@@ -49,7 +50,7 @@ class Questions:
             try:
                 answer, reason = self._answered(question)
             except Exception:
-                _log.exception("a question about the statistics was not answered")
+                _log.exception("a question about the statistics was not answered", extra=line("70-0004"))
                 answer, reason = None, "the server has a bug; its log has the cause"
             finally:
                 self._waiting.release()

@@ -21,6 +21,7 @@ from quire.admin import _nodes
 from quire.admin._app import AdminApp, json_of
 from quire.admin._errors import HTTPError, bad_value
 from quire.admin._user_requests import LISTED
+from quire.server._log import line
 
 if TYPE_CHECKING:
     from quire.server._server import Server
@@ -188,13 +189,18 @@ class Requests:
     def _stacks(self, id: str, members: Mapping[str, Any]) -> dict[str, Any]:
         frames = sys._current_frames()
         for thread, frame in frames.items():
-            _log.info("stack of thread %d:\n%s", thread, "".join(traceback.format_stack(frame)))
+            _log.info(
+                "stack of thread %d:\n%s",
+                thread,
+                "".join(traceback.format_stack(frame)),
+                extra=line("01-0022"),
+            )
         return {"threads": len(frames)}
 
     def _queues(self, id: str, members: Mapping[str, Any]) -> dict[str, Any]:
         queues = self._server.stats()["queues"]
         for name, figures in queues.items():
-            _log.info("state of queue %r: %s", name, json.dumps(figures))
+            _log.info("state of queue %r: %s", name, json.dumps(figures), extra=line("31-0010", queue=name))
         return {"queues": len(queues)}
 
     def _shutdown(self, id: str, members: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from quire._process import start_thread
 from quire.admin._figures import Figures, Tree, rates_of
 from quire.admin._statistics import History, Store
+from quire.server._log import line
 
 _log = logging.getLogger("quire.server")
 
@@ -85,7 +86,7 @@ class Sampler:
             except Exception:
                 # The next sample may succeed.
                 self._missed += 1
-                _log.exception("the figures could not be read")
+                _log.exception("the figures could not be read", extra=line("70-0002"))
             # The times of the samples do not drift. An interval that is over already is missed.
             count += 1
             late = int((time.monotonic() - begin) // self._interval) - count
@@ -107,7 +108,7 @@ class Sampler:
         except sqlite3.Error as error:
             self._missed += 1
             if not self._is_failing:
-                _log.error("a sample of the statistics was not written: %s", error)
+                _log.error("a sample of the statistics was not written: %s", error, extra=line("70-0003"))
             self._is_failing = True
         else:
             self._is_failing = False

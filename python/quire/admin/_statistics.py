@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from quire.admin._host import timestamp
 from quire.admin._metrics import NODES, Metric, Node
+from quire.server._log import line
 
 _log = logging.getLogger("quire.server")
 
@@ -375,7 +376,13 @@ def _open(path: Path | None) -> sqlite3.Connection:
             raise OSError(f"cannot open the statistics in {path}: {error}") from None
         # It is damaged, or of another version.
         aside = path.with_name(path.name + ".unreadable")
-        _log.warning("the statistics in %s cannot be read (%s); they are now in %s", path, error, aside)
+        _log.warning(
+            "the statistics in %s cannot be read (%s); they are now in %s",
+            path,
+            error,
+            aside,
+            extra=line("70-0001"),
+        )
         path.replace(aside)
         for end in ("-wal", "-shm"):
             path.with_name(path.name + end).unlink(missing_ok=True)

@@ -280,6 +280,30 @@ def stats(
     return run(path, url=url, file=file, begin=from_, end=to, form=format)
 
 
+@app.command
+def errors(
+    id: str | None = None,
+    *,
+    as_json: Annotated[bool, Parameter(name="--json", negative="", help="JSON objects, one a line.")] = False,
+) -> int:
+    """Explain a line of the log by its id, or an error by its code.
+
+    Without an id, it lists all. Exit code 1: there is no such id and no such code.
+
+    For example:
+      quire errors 20-0002
+      quire errors name_in_use
+
+    Parameters
+    ----------
+    id
+        An id such as 20-0002, or a code such as name_in_use.
+    """
+    from quire.cli._errors import explain
+
+    return explain(id, as_json=as_json)
+
+
 @app.command(name="check")
 def check_server(
     *,

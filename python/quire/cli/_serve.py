@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import queue
 import signal
 import sys
-from datetime import datetime
 from pathlib import Path
 
 from quire._errors import ConfigError, QuireError
 from quire._process import StopSignals, raise_open_files
 from quire.cli._config import load
-from quire.cli._output import visible
 from quire.config import Address, Config
+from quire.config._logging import Logging
 from quire.server._server import Progress, Server
 
 
@@ -35,11 +33,8 @@ def serve(
             raise ConfigError(str(error), key="--address") from None
     config = config.replace(address=address, data_directory=data_directory, insecure=insecure)
     raise_open_files()
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_LogFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
     stopping = StopSignals(signal.SIGTERM, signal.SIGINT)
-    server = Server(config, on_progress=_progress() if sys.stderr.isatty() else None)
+    server = _Program(config, on_progress=_progress() if sys.stderr.isatty() else None)
     server.start()
     reloads: queue.SimpleQueue[None] = queue.SimpleQueue()
     if hasattr(signal, "SIGHUP"):
@@ -74,14 +69,11 @@ def _reload(server: Server) -> None:
         server.reload()
 
 
-class _LogFormatter(logging.Formatter):
-    """A line for each record: its time with the zone, its level, and its text, in which control characters are escapes."""
+class _Program(Server):
+    """The server of `quire serve`. Its log has the lines of all loggers."""
 
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        return datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        return visible(super().formatMessage(record))
+    _log_default = (Logging(),)
+    _logger_name = None
 
 
 def _progress() -> Progress:

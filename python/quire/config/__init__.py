@@ -8,6 +8,7 @@ from quire.config._admin import Admin
 from quire.config._authentication import Authentication
 from quire.config._entitlement import Entitlement
 from quire.config._last_values import SowTopic
+from quire.config._logging import Logging
 from quire.config._models import Config, Limits, Maintenance, Queue, RecordedTopic, TransactionLog, Transport
 from quire.config._replication import Destination, ReplicatedTopic, Replication
 from quire.config._tls import LinkTLS, ServerTLS
@@ -23,6 +24,7 @@ __all__ = [
     "Entitlement",
     "Limits",
     "LinkTLS",
+    "Logging",
     "Maintenance",
     "Queue",
     "RecordedTopic",

@@ -58,6 +58,22 @@ cache = "1m"                          # how long its acceptances are kept
 # max_waiting = "64MB"                # unread bytes; above it the slowest connection of the user is closed
 # publish_rate = "1000"               # messages in a second, or a size such as "5MB"
 
+# Where the lines of the log go. Default: standard error, level "info".
+# [[logging]]
+# target = "file"                     # "stderr", "stdout", "file", "syslog"
+# level = "info"                      # this level and above: trace debug info warning error critical; or "none"
+# levels = ["debug"]                  # these levels, too
+# format = "text"                     # or "json"
+# include = ["^12-", "^20-"]          # patterns of ids; default: every id
+# exclude = ["^10-"]                  # it wins over include
+# file = "log/%Y-%m-%d-%n.log"        # below data_directory; the time of the first line in UTC, and a running number
+# rotate = "1GB"                      # the next file begins when a file would be larger
+# keep = 10                           # files besides the current one
+# compress = true                     # they become .gz
+# ident = "quire"                     # of syslog
+# facility = "daemon"                 # of syslog
+# address = "/dev/log"                # of syslog: a socket, or host:port
+
 [limits]                              # for all connections together
 max_patterns = 8192
 max_waiting = "1GB"                   # unread bytes; above it the slowest connection is closed

@@ -31,6 +31,7 @@ from quire.config._authentication import Authentication
 from quire.config._entitlement import Entitlement
 from quire.config._last_values import TABLES_LATER, SowTopic, not_in_this_version
 from quire.config._locate import line_of, path_text, place_of
+from quire.config._logging import Logging
 from quire.config._mistakes import Mistakes, expected, got, refused, together
 from quire.config._model import Model, Topics, tables_as_lists
 from quire.config._replication import Replication
@@ -490,6 +491,9 @@ class Config(Model):
     replication: Replication = Replication()
     #: The HTTP server of administration, and the statistics.
     admin: Admin | None = None
+    #: The targets of the lines of the log. Default: those of the program, and standard error for
+    #: `quire serve`.
+    logging: tuple[Logging, ...] = ()
     _source: _Source = PrivateAttr(default_factory=lambda: _Source())
 
     if TYPE_CHECKING:
@@ -512,6 +516,7 @@ class Config(Model):
             sow_topic: SowTopic | Table | Sequence[SowTopic | Table] = ...,
             replication: Replication | Table = ...,
             admin: Admin | Table | None = ...,
+            logging: Logging | Table | Sequence[Logging | Table] = ...,
         ) -> None: ...
 
     else:
@@ -545,6 +550,7 @@ class Config(Model):
             queue=Queue,
             local_queue=Queue,
             sow_topic=SowTopic,
+            logging=Logging,
         )
 
     @classmethod
@@ -741,23 +747,13 @@ class Config(Model):
         if address is not None:
             transports = (transports[0].model_copy(update={"address": address}),)
         directory = self.data_directory if data_directory is None else Path(data_directory)
-        config = Config(
-            name=self.name,
-            group=self.group,
-            data_directory=directory,
-            transport=tuple(transport.model_dump() for transport in transports),
-            authentication=self.authentication,
-            entitlement=self.entitlement,
-            user_limit=self.user_limit,
-            limits=self.limits,
-            transaction_log=self.transaction_log,
-            allow_backtracking_patterns=self.allow_backtracking_patterns,
-            queue=self.queue,
-            local_queue=self.local_queue,
-            replication=self.replication,
-            sow_topic=self.sow_topic,
-            admin=self.admin,
-        )
+        # Every key, so that none is lost that is added later.
+        values: dict[str, Any] = {key: getattr(self, key) for key in type(self).model_fields}
+        values |= {
+            "data_directory": directory,
+            "transport": tuple(transport.model_dump() for transport in transports),
+        }
+        config = Config(**values)
         config._source = self._source
         return config
 

@@ -21,6 +21,7 @@ from quire._quire import Engine
 from quire.config import Config
 from quire.config._authentication import Authentication
 from quire.server._identity import Checker, Given, Identity, Refused
+from quire.server._log import line
 
 if TYPE_CHECKING:
     from quire.server._guard import Guard
@@ -162,7 +163,7 @@ class Logons:
         except Exception as error:
             # No memory for the hash, for example. The text of the error is not known to be free of
             # secrets.
-            _log.error("a logon could not be checked: %s", type(error).__name__)
+            _log.error("a logon could not be checked: %s", type(error).__name__, extra=line("10-0012"))
             result = Refused("the check failed")
         if guard not in self._distinct:
             text = "the authentication of the server has changed"
@@ -182,6 +183,7 @@ class Logons:
                 result="accepted" if is_accepted else "refused",
                 reason=result.reason if isinstance(result, Refused) else "",
             ),
+            extra=line("10-0011"),
         )
         if isinstance(result, Identity):
             self._users[number] = logged_on = _LoggedOn(guard, result)
@@ -226,9 +228,13 @@ class Logons:
         try:
             guard.use(changed.result())
         except ConfigError as error:
-            _log.warning("the users were not changed: %s", error)
+            _log.warning("the users were not changed: %s", error, extra=line("02-0005"))
             return
-        _log.info("audit: reload %s", pairs(result="applied", reason=f"{guard.files} has changed"))
+        _log.info(
+            "audit: reload %s",
+            pairs(result="applied", reason=f"{guard.files} has changed"),
+            extra=line("02-0004"),
+        )
         for number, logged_on in list(self._users.items()):
             if logged_on.guard is guard and not guard.still(logged_on.identity):
                 self._reset(number, logged_on, _CHANGED)

@@ -20,6 +20,7 @@ from quire._errors import ConfigError, JournalLockedError, ProtocolError
 from quire._text import without_password
 from quire.client._blocking import Client
 from quire.journal._journal import Segment, check_is_journal, maintain, segment_of, which_to_core
+from quire.server._log import line
 
 _log = logging.getLogger("quire.server")
 
@@ -118,7 +119,9 @@ def listen_locally(directory: Path) -> socket.socket | None:
     except OSError as error:
         listener.close()
         _log.warning(
-            "the command line cannot ask for maintenance of journal files by their directory: %s", error
+            "the command line cannot ask for maintenance of journal files by their directory: %s",
+            error,
+            extra=line("20-0009"),
         )
         return None
     return listener

@@ -9,7 +9,7 @@ from quire._errors import ConfigError
 from quire.config import Config
 
 #: The keys that a running server takes over as a whole.
-_RELOADED: Final = ("entitlement", "user_limit", "authentication")
+_RELOADED: Final = ("entitlement", "user_limit", "authentication", "logging")
 #: The keys of which it takes over these keys.
 _RELOADED_PARTS: Final = {
     "transport": ("tls", "authentication"),

@@ -27,10 +27,11 @@ from quire._errors import ConfigError, DisconnectedError, QuireError
 from quire._process import connections_max, start_thread, with_threads, without_open_files
 from quire._quire import LINKS_ACCEPTED_MAX, Engine, Inside, tls_required
 from quire.client._define import DropReport, QueueChanges, QueueSettings, changes_to_core, settings_to_core
-from quire.config import Address, Config, LinkTLS, ServerTLS
+from quire.config import Address, Config, LinkTLS, Logging, ServerTLS
 from quire.journal._journal import ServerJournal
 from quire.server._identity import Given, Identity
 from quire.server._link_identity import identity_of
+from quire.server._log import LogTargets, line
 from quire.server._logons import LINKS, Logons, pairs
 from quire.server._maintenance import listen_locally, user_of
 from quire.server._reload import reloaded
@@ -77,6 +78,11 @@ class Server:
     or threads are too low.
     """
 
+    #: The targets of the log when the configuration has no `[[logging]]`, and the name of the
+    #: logger whose lines they get.
+    _log_default: tuple[Logging, ...] = ()
+    _logger_name: str | None = "quire"
+
     @suggests
     def __init__(self, config: Config | None = None, *, on_progress: Progress | None = None) -> None:
         given: object = config
@@ -106,6 +112,8 @@ class Server:
         self._destination_tls: list[Certificates | None] = []
         self._reload_timer: asyncio.TimerHandle | None = None
         self._refresh_files: Callable[[], None] | None = None
+        #: `None`: the log is only that of the program.
+        self._log_targets: LogTargets | None = None
         #: The logons whose passwords are checked.
         self._logons: Logons | None = None
         #: The HTTP server and the statistics; `None` before the start.
@@ -187,7 +195,7 @@ class Server:
     def reload(self) -> list[str]:
         """Reads the configuration file again. Returns the keys that have changed.
 
-        `entitlement`, `user_limit`, `authentication` and `tls` may have changed. The connections of
+        `entitlement`, `user_limit`, `authentication`, `tls` and `logging` may have changed. The connections of
         users that have other entries or another authentication than before have ended when this
         returns. The files of users and of certificates are read, too.
 
@@ -206,8 +214,11 @@ class Server:
             guards = logons.guards_after(config)
             certificates = self._certificates_for(config)
             core = config.to_core()
+            use_log = self._other_log(config) if "logging" in changed else None
         except (ConfigError, OSError) as error:
-            _log.warning("audit: reload %s", pairs(result="refused", reason=str(error)))
+            _log.warning(
+                "audit: reload %s", pairs(result="refused", reason=str(error)), extra=line("02-0004")
+            )
             raise
 
         def take_over() -> None:
@@ -229,12 +240,27 @@ class Server:
                 self._refresh_files()
 
         self._on_loop(take_over)
+        if use_log is not None:
+            use_log()
         if changed or asker is not None:
             engine.entitle(core, None if asker is None else (*asker, "\n".join(changed)))
         self._on_loop(follow)
         reason = ", ".join(changed) or "nothing has changed"
-        _log.info("audit: reload %s", pairs(result="applied", reason=reason))
+        _log.info("audit: reload %s", pairs(result="applied", reason=reason), extra=line("02-0004"))
         return changed
+
+    def _other_log(self, config: Config) -> Callable[[], None]:
+        """Opens other targets of the log. Call the result to use them."""
+        settings = config.logging or self._log_default
+        if self._log_targets is not None:
+            return self._log_targets.replace(settings)
+        targets = LogTargets(settings, config.data_directory, config.name, self._logger_name)
+
+        def use() -> None:
+            targets.start()
+            self._log_targets = targets
+
+        return use
 
     def _on_loop(self, call: Callable[[], None]) -> None:
         """Calls on the thread of the event loop, and waits."""
@@ -329,6 +355,26 @@ class Server:
             self._stop.set()
         # Before the server opens files: `SERVER_FILES` counts them.
         room = self._connections_max()
+        self._log_targets = self._opened_log(self.config)
+        try:
+            await self._serve_logged(loop, room, started)
+        finally:
+            if self._log_targets is not None:
+                self._log_targets.close()
+
+    def _opened_log(self, config: Config) -> LogTargets | None:
+        """The targets of the log; `None`: there are none."""
+        settings = config.logging or self._log_default
+        if not settings:
+            return None
+        targets = LogTargets(settings, config.data_directory, config.name, self._logger_name)
+        targets.start()
+        return targets
+
+    async def _serve_logged(
+        self, loop: asyncio.AbstractEventLoop, room: int, started: Callable[[], None] | None
+    ) -> None:
+        """Serves while the log is open."""
         self.config.check_access()
         self._load_certificates()
         self._logons = Logons(self.config, loop, self._event)
@@ -384,6 +430,8 @@ class Server:
                     self._warn_if_open()
                     self._follow_files()
                     administration.listening(self._urls)
+                    for name, url in self._urls.items():
+                        _log.info("listening at %s", url, extra=line("00-0001", transport=name, url=url))
                     if started is not None:
                         started()
                     await self._stop.wait()
@@ -623,7 +671,7 @@ class Server:
             if self.config.authentication_of(transport).method == "none"
         ]
         if self.config.has_users and not self.config.entitlement:
-            _log.warning("there is no [[entitlement]]: every user may do everything")
+            _log.warning("there is no [[entitlement]]: every user may do everything", extra=line("02-0002"))
         links = self.config.replication.address
         if links is not None and self.config.authentication_of_links.method == "none":
             open_.append(Address.parse(links))
@@ -631,6 +679,7 @@ class Server:
             _log.warning(
                 "listening on %s without authentication: every program that reaches it can publish, read and delete",
                 ", ".join(reached),
+                extra=line("02-0003"),
             )
 
     def _connections_max(self) -> int:
@@ -643,6 +692,7 @@ class Server:
                 "the limit of open files (ulimit -n) leaves room for %d connections, max_connections is %d",
                 room,
                 wanted,
+                extra=line("00-0009"),
             )
         return room
 
@@ -665,7 +715,11 @@ class Server:
                 async with asyncio.timeout(STOP_TIMEOUT):
                     await self._drained.wait()
             except TimeoutError:
-                _log.warning("%d connections were cut, they did not close in time", len(self._connections))
+                _log.warning(
+                    "%d connections were cut, they did not close in time",
+                    len(self._connections),
+                    extra=line("00-0007"),
+                )
         for link in self._links:
             link.cancel()
         for connection in list(self._connections.values()):
@@ -714,7 +768,7 @@ class Server:
         except QuireError as error:
             # The rest of the turn's input is lost, so the server must stop. Connections are cut
             # without another word: clients connect again and send what was not acknowledged.
-            _log.critical("%s", error)
+            _log.critical("%s", error, extra=line("00-0008"))
             self._broken = error
             self._stop.set()
             self._drained.set()
@@ -755,8 +809,8 @@ class Server:
         read_enough, self._read_enough = self._read_enough, []
         for connection in read_enough:
             connection.read_on()
-        for level, text in turn.logs:
-            _log.log(level, "%s", text)
+        for level, line_id, text, fields in turn.logs:
+            _log.log(level, "%s", text, extra={"line_id": line_id, "line_fields": fields})
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -22,6 +22,7 @@ from typing import Any, Final, cast
 from quire._errors import ConfigError
 from quire.config import Config
 from quire.config._tls import LinkTLS, ServerTLS
+from quire.server._log import line
 
 _log = logging.getLogger("quire.server")
 
@@ -170,9 +171,9 @@ class Certificates:
             self.context, self.expires = self._load(), self._expiry()
         except ConfigError as error:
             # A certificate and its key are two files, so this may be the moment between them.
-            _log.warning("%s: the certificate was not changed: %s", self._what, error)
+            _log.warning("%s: the certificate was not changed: %s", self._what, error, extra=line("02-0007"))
         else:
-            _log.info("%s: new connections use the new certificate", self._what)
+            _log.info("%s: new connections use the new certificate", self._what, extra=line("02-0006"))
 
     def log_refusal(self, peer: str, reason: str) -> None:
         """Logs that a connection was closed: a line a second for each reason, so that a hostile peer
@@ -180,7 +181,7 @@ class Certificates:
         if reason in self._left_out:
             self._left_out[reason] += 1
             return
-        _log.warning("TLS: the connection of %s was closed: %s", peer, reason)
+        _log.warning("TLS: the connection of %s was closed: %s", peer, reason, extra=line("10-0013"))
         self._begin_second(reason)
 
     def _begin_second(self, reason: str) -> None:
@@ -189,7 +190,12 @@ class Certificates:
 
     def _end_second(self, reason: str) -> None:
         if left_out := self._left_out.pop(reason):
-            _log.warning("TLS: %d more connections were closed in a second: %s", left_out, reason)
+            _log.warning(
+                "TLS: %d more connections were closed in a second: %s",
+                left_out,
+                reason,
+                extra=line("10-0014"),
+            )
             self._begin_second(reason)
 
     def _load(self) -> ssl.SSLContext:
