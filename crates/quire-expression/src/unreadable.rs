@@ -126,6 +126,11 @@ impl MessageContext<'_> {
         }
     }
 
+    /// Reports that expressions take too much effort for the message.
+    pub fn report_costly(&self, arena: &Arena) {
+        self.report(arena, Malformed::TooCostly);
+    }
+
     /// Reports that the message could not be read.
     #[cold]
     pub(crate) fn report(&self, arena: &Arena, reason: Malformed) {

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 use crate::key::key_of_group;
 use crate::order::{Order, SortKey, put_value};
+use crate::scan::effort_max;
 
 /// Bytes of a group, and of a row of the result, without the bytes that they refer to.
 const GROUP_SIZE: usize = size_of::<(SortKey, Group)>() + 16;
@@ -97,12 +98,13 @@ impl Aggregation {
     /// [`AggregationError::TooLarge`].
     pub fn add(&mut self, message: &MessageContext<'_>, arena: &mut Arena) -> Result<(), AggregationError> {
         arena.reset();
+        arena.allow(effort_max(message.data.len()));
         let arena = &*arena;
         let count = self.projection.grouping_count();
         let unread: SmallVec<[Value<'_>; 8]>;
         let values = match self.projection.read(message, arena) {
-            Ok(values) => values,
-            Err(_) => {
+            Some(values) => values,
+            None => {
                 unread = SmallVec::from_elem(Value::Null, count + self.projection.kinds().len());
                 &unread
             }
@@ -165,6 +167,7 @@ impl Aggregation {
             let kinds = self.projection.kinds();
             let results: Vec<_> =
                 group.aggregates.iter().zip(kinds).map(|(each, kind)| each.result(kind)).collect();
+            arena.allow(effort_max(0));
             self.projection
                 .write(&group.values, &results, topic, now, arena, &mut data)
                 .map_err(AggregationError::Unwritable)?;
@@ -201,7 +204,7 @@ fn size_of_row(place: &SortKey, key: &SortKey, row: &GroupRow) -> usize {
     ROW_SIZE + place.len() + key.len() + row.key.len() + row.data.len()
 }
 
-fn value_key(value: Value<'_>, arena: &Arena) -> ValueKey {
+pub(crate) fn value_key(value: Value<'_>, arena: &Arena) -> ValueKey {
     let mut key = SortKey::new();
     put_value(value, arena, &mut key);
     key.as_slice().into()

@@ -176,6 +176,11 @@ pub(crate) fn key_of_group(values: &[u8]) -> Key {
     Key::generated(xxh3_128(values))
 }
 
+/// The key with this number.
+pub(crate) fn key_of_hash(hash: u128) -> Key {
+    Key::generated(hash)
+}
+
 /// The text of a float that is not a number.
 const NAN_TEXT: &[u8] = b"NaN";
 

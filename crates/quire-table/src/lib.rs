@@ -22,6 +22,7 @@
 mod aggregation;
 mod error;
 mod fields;
+mod groups;
 mod history;
 mod index;
 mod key;
@@ -42,6 +43,7 @@ mod table;
 
 pub use aggregation::{Aggregation, AggregationError, GroupRow};
 pub use error::{KeyError, RowError, TableConfigError};
+pub use groups::{GroupId, Groups, GroupsConfig, RowChange, Written};
 pub use history::{AsOf, BeforeHistory, HistoryConfig, KnownHistory, Moment};
 pub use index::{EntryReader, INDEXES_MAX, MADE_INDEXES_MAX, RowEntries, Spelling};
 pub use key::{KEY_SIZE_MAX, Key, KeyFields, KeyRule, check_supplied_key};

@@ -410,7 +410,12 @@ pub(crate) enum Decision {
 
 /// The effort that a filter may take for a row.
 pub(crate) fn row_effort_max(row: &Row<'_>) -> u64 {
-    ROW_EFFORT_MAX + BYTE_EFFORT * row.data.len() as u64
+    effort_max(row.data.len())
+}
+
+/// The effort that expressions may take for a message of this size.
+pub(crate) fn effort_max(data_size: usize) -> u64 {
+    ROW_EFFORT_MAX + BYTE_EFFORT * data_size as u64
 }
 
 /// Evaluates a filter for a row. Returns the effort with the decision.

@@ -1,11 +1,16 @@
 //! Aggregates of the values of a group: `SUM`, `COUNT`, `MAX` and others (docs/last-values.md,
 //! "Aggregation").
 //!
-//! An aggregate leaves out NULL and NaN. Sums of integers are exact. Sums of floats are
-//! compensated, so that their error does not grow with the number of values.
+//! An aggregate leaves out NULL and NaN. Sums are exact, and rounded once (`exact_sum.rs`). So they
+//! do not depend on the order of the values.
+//!
+//! The aggregates of a query only get values. Those of a view also lose values, so they keep every
+//! different value where a query keeps the best one ([`Accumulator::retracting`]).
 
-use std::collections::BTreeSet;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::exact_sum::{ExactSum, Expansion};
 use crate::message_type::{Arena, Number, Value};
 
 /// The values of one kind as bytes, which compare as the values do. Equal values of different types
@@ -17,7 +22,7 @@ pub type ValueKey = Box<[u8]>;
 pub enum AggregateKind {
     /// The mean of the numbers.
     Avg,
-    /// The first value.
+    /// One of the values: the first of a query, and the least of a view.
     Any,
     /// The number of values.
     Count,
@@ -99,14 +104,64 @@ impl OwnedValue {
         }
     }
 
+    /// Its text, as functions see it.
+    fn text(&self) -> Vec<u8> {
+        match &self.0 {
+            Owned::Null => Vec::new(),
+            Owned::Boolean(value) => value.to_string().into_bytes(),
+            Owned::Number(number, raw) if raw.is_empty() => {
+                let mut text = Vec::new();
+                // Memory takes every byte.
+                let _ = number.write_text(&mut text);
+                text
+            }
+            Owned::Number(_, bytes) | Owned::Text(bytes) | Owned::Compound(bytes) => bytes.to_vec(),
+        }
+    }
+
     /// The bytes that it holds outside of itself.
     pub fn size(&self) -> usize {
+        self.bytes().len()
+    }
+
+    fn bytes(&self) -> &[u8] {
         match &self.0 {
-            Owned::Null | Owned::Boolean(_) => 0,
-            Owned::Number(_, bytes) | Owned::Text(bytes) | Owned::Compound(bytes) => bytes.len(),
+            Owned::Null | Owned::Boolean(_) => &[],
+            Owned::Number(_, bytes) | Owned::Text(bytes) | Owned::Compound(bytes) => bytes,
         }
     }
 }
+
+/// The order of values that are equal and written in different ways: by kind, and then by their
+/// bytes.
+impl Ord for OwnedValue {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let parts = |value: &OwnedValue| match value.0 {
+            Owned::Null => (0, 0),
+            Owned::Boolean(value) => (1, u64::from(value)),
+            Owned::Number(Number::Integer(number), _) => (2, number as u64),
+            Owned::Number(Number::Unsigned(number), _) => (3, number),
+            Owned::Number(Number::Float(number), _) => (4, number.to_bits()),
+            Owned::Text(_) => (5, 0),
+            Owned::Compound(_) => (6, 0),
+        };
+        parts(self).cmp(&parts(other)).then_with(|| self.bytes().cmp(other.bytes()))
+    }
+}
+
+impl PartialOrd for OwnedValue {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for OwnedValue {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for OwnedValue {}
 
 /// The values of one aggregate in one group.
 #[derive(Clone, Debug)]
@@ -121,6 +176,9 @@ pub enum Accumulator {
     Chosen(Option<(ValueKey, OwnedValue)>),
     /// `COUNT_DISTINCT` and `DISTINCT_LIST`.
     Distinct(Distinct),
+    /// The aggregates of a view that are chosen from the values: `MIN`, `MAX`, `ANY`,
+    /// `COUNT_DISTINCT` and `DISTINCT_LIST`.
+    Values(Values),
 }
 
 impl Accumulator {
@@ -140,6 +198,14 @@ impl Accumulator {
         }
     }
 
+    /// As [`new`](Self::new), and values can be [removed](Self::remove).
+    pub fn retracting(kind: &AggregateKind) -> Self {
+        match Accumulator::new(kind) {
+            Accumulator::Chosen(_) | Accumulator::Distinct(_) => Accumulator::Values(Values::default()),
+            other => other,
+        }
+    }
+
     /// Adds a value. `key_of` makes its bytes to compare. Returns the bytes of memory that it takes
     /// in addition.
     pub fn add(
@@ -149,52 +215,41 @@ impl Accumulator {
         arena: &Arena,
         key_of: impl FnOnce(Value<'_>) -> ValueKey,
     ) -> usize {
-        let value = value.scalar();
-        if value.is_null() || matches!(value, Value::Number(number, _) if number.is_nan()) {
-            return 0;
-        }
+        let Some(value) = counted(kind, value) else { return 0 };
         match self {
-            Accumulator::Count(count) => {
-                *count += 1;
-                0
-            }
-            Accumulator::Sum(sum) => {
-                value.to_number().into_iter().for_each(|number| sum.add(number));
-                0
-            }
+            Accumulator::Count(count) => *count += 1,
+            Accumulator::Sum(sum) => value.to_number().into_iter().for_each(|number| sum.add(number)),
             Accumulator::Spread(spread) => {
                 value.to_number().into_iter().for_each(|number| spread.add(number.as_f64()));
-                0
             }
-            Accumulator::Chosen(Some(_)) if *kind == AggregateKind::Any => 0,
-            Accumulator::Chosen(chosen) => {
-                if matches!(value, Value::Compound(_)) && *kind != AggregateKind::Any {
-                    return 0;
-                }
-                let key = key_of(value);
-                let is_better = match chosen {
-                    None => true,
-                    Some((best, _)) if *kind == AggregateKind::Min => key < *best,
-                    Some((best, _)) => key > *best,
-                };
-                if !is_better {
-                    return 0;
-                }
-                let size = |(key, value): &(ValueKey, OwnedValue)| key.len() + value.size();
-                let before = chosen.as_ref().map_or(0, size);
-                let after = (key, OwnedValue::of(value));
-                let added = size(&after).saturating_sub(before);
-                *chosen = Some(after);
-                added
-            }
+            Accumulator::Chosen(Some(_)) if *kind == AggregateKind::Any => (),
+            Accumulator::Chosen(chosen) => return choose(chosen, kind, value, key_of(value)),
             Accumulator::Distinct(distinct) => {
-                if matches!(value, Value::Compound(_)) {
-                    return 0;
-                }
                 let wants_text = matches!(kind, AggregateKind::DistinctList(_));
                 let text = if wants_text { arena.text(value).unwrap_or_default() } else { &[] };
-                distinct.add(key_of(value), text)
+                return distinct.add(key_of(value), text);
             }
+            Accumulator::Values(values) => values.add(key_of(value), OwnedValue::of(value)),
+        }
+        0
+    }
+
+    /// Removes a value that was added. The accumulator is [`retracting`](Self::retracting).
+    pub fn remove(
+        &mut self,
+        kind: &AggregateKind,
+        value: Value<'_>,
+        key_of: impl FnOnce(Value<'_>) -> ValueKey,
+    ) {
+        let Some(value) = counted(kind, value) else { return };
+        match self {
+            Accumulator::Count(count) => *count = count.saturating_sub(1),
+            Accumulator::Sum(sum) => value.to_number().into_iter().for_each(|number| sum.remove(number)),
+            Accumulator::Spread(spread) => {
+                value.to_number().into_iter().for_each(|number| spread.remove(number.as_f64()));
+            }
+            Accumulator::Values(values) => values.remove(key_of(value), OwnedValue::of(value)),
+            Accumulator::Chosen(_) | Accumulator::Distinct(_) => debug_assert!(false, "it forgets values"),
         }
     }
 
@@ -214,71 +269,97 @@ impl Accumulator {
                 AggregateKind::DistinctList(delimiter) => distinct.list(delimiter),
                 _ => number(Some(Number::of_u64(distinct.values.len() as u64))),
             },
+            Accumulator::Values(values) => return values.result(kind),
         })
     }
 }
 
-/// A sum: integers exactly, floats with compensation.
-#[derive(Clone, Copy, Debug, Default)]
+/// The value that an aggregate counts; `None` for NULL and NaN, and for an object where values are
+/// compared.
+fn counted<'a>(kind: &AggregateKind, value: Value<'a>) -> Option<Value<'a>> {
+    use AggregateKind::{CountDistinct, DistinctList, Max, Min};
+    match value.scalar() {
+        Value::Null => None,
+        Value::Number(number, _) if number.is_nan() => None,
+        Value::Compound(_) if matches!(kind, Min | Max | CountDistinct | DistinctList(_)) => None,
+        value => Some(value),
+    }
+}
+
+/// Replaces the value that was chosen by a better one. Returns the bytes of memory that it takes in
+/// addition.
+fn choose(
+    chosen: &mut Option<(ValueKey, OwnedValue)>,
+    kind: &AggregateKind,
+    value: Value<'_>,
+    key: ValueKey,
+) -> usize {
+    let is_better = match chosen {
+        None => true,
+        Some((best, _)) if *kind == AggregateKind::Min => key < *best,
+        Some((best, _)) => key > *best,
+    };
+    if !is_better {
+        return 0;
+    }
+    let size = |(key, value): &(ValueKey, OwnedValue)| key.len() + value.size();
+    let before = chosen.as_ref().map_or(0, size);
+    let after = (key, OwnedValue::of(value));
+    let added = size(&after).saturating_sub(before);
+    *chosen = Some(after);
+    added
+}
+
+/// A sum. The values have at most 64 bits, so the sum of the integers has at most 128: there are
+/// fewer than 2^64 values.
+#[derive(Clone, Debug, Default)]
 pub struct Sum {
     count: u64,
+    float_count: u64,
     integers: i128,
-    floats: f64,
-    /// The sum of the errors of the additions of floats.
-    compensation: f64,
-    has_floats: bool,
-    /// The integers are beyond 128 bits, so that they are among the floats.
-    has_overflowed: bool,
+    floats: ExactSum,
 }
 
 impl Sum {
     fn add(&mut self, number: Number) {
-        if number.is_nan() {
-            return;
-        }
-        self.count += 1;
         match number.as_i128() {
-            Some(integer) => match self.integers.checked_add(integer) {
-                Some(sum) => self.integers = sum,
-                None => {
-                    self.has_overflowed = true;
-                    self.add_float(integer as f64);
-                }
-            },
+            Some(integer) => self.integers = self.integers.wrapping_add(integer),
+            None if number.is_nan() => return,
             None => {
-                self.has_floats = true;
-                self.add_float(number.as_f64());
+                self.float_count += 1;
+                self.floats.add(number.as_f64());
             }
         }
+        self.count += 1;
     }
 
-    /// Neumaier's addition: it also keeps what a small sum loses to a large value.
-    fn add_float(&mut self, float: f64) {
-        let sum = self.floats + float;
-        if sum.is_finite() {
-            self.compensation += if self.floats.abs() >= float.abs() {
-                (self.floats - sum) + float
-            } else {
-                (float - sum) + self.floats
-            };
+    fn remove(&mut self, number: Number) {
+        match number.as_i128() {
+            Some(integer) => self.integers = self.integers.wrapping_sub(integer),
+            None if number.is_nan() => return,
+            None => {
+                self.float_count = self.float_count.saturating_sub(1);
+                self.floats.remove(number.as_f64());
+            }
         }
-        self.floats = sum;
+        self.count = self.count.saturating_sub(1);
     }
 
     fn total(&self) -> Option<Number> {
-        if self.count == 0 {
-            return None;
+        match (self.count, self.float_count) {
+            (0, _) => None,
+            (_, 0) => Some(Number::of_i128(self.integers)),
+            _ => Some(Number::Float(self.float())),
         }
-        if !self.has_floats && !self.has_overflowed {
-            return Some(Number::of_i128(self.integers));
-        }
-        Some(Number::Float(self.float()))
     }
 
     fn float(&self) -> f64 {
-        let mut all = *self;
-        all.add_float(self.integers as f64);
-        all.floats + all.compensation
+        if self.float_count == 0 {
+            return self.integers as f64;
+        }
+        let mut all = self.floats.clone();
+        all.add_integer(self.integers);
+        all.rounded()
     }
 
     fn mean(&self) -> Option<f64> {
@@ -286,14 +367,19 @@ impl Sum {
     }
 }
 
-/// The variance, by Welford's method: without the difference of two large sums.
-#[derive(Clone, Copy, Debug, Default)]
+/// The variance: from the exact sums of the values and of their squares. So their difference loses
+/// nothing.
+#[derive(Clone, Debug, Default)]
 pub struct Spread {
     count: u64,
-    mean: f64,
-    /// The sum of the squares of the differences to the mean.
-    squares: f64,
+    /// Values whose squares are not in the range of floats.
+    large_count: u64,
+    sum: Expansion,
+    squares: Expansion,
 }
+
+/// The square of a smaller float is in the range of floats, with room for a sum of many.
+const SQUARED_MAX: f64 = f64::from_bits((1023 + 450) << 52);
 
 impl Spread {
     fn add(&mut self, value: f64) {
@@ -301,9 +387,25 @@ impl Spread {
             return;
         }
         self.count += 1;
-        let difference = value - self.mean;
-        self.mean += difference / self.count as f64;
-        self.squares += difference * (value - self.mean);
+        if value.abs() >= SQUARED_MAX {
+            self.large_count += 1;
+            return;
+        }
+        self.sum.add(value);
+        self.squares.add_product(value, value, 1.0);
+    }
+
+    fn remove(&mut self, value: f64) {
+        if value.is_nan() {
+            return;
+        }
+        self.count = self.count.saturating_sub(1);
+        if value.abs() >= SQUARED_MAX {
+            self.large_count = self.large_count.saturating_sub(1);
+            return;
+        }
+        self.sum.add(-value);
+        self.squares.add_product(value, value, -1.0);
     }
 
     fn result(&self, kind: &AggregateKind) -> Option<f64> {
@@ -314,7 +416,17 @@ impl Spread {
             _ => (true, false),
         };
         let divisor = self.count.checked_sub(u64::from(is_sample)).filter(|divisor| *divisor > 0)?;
-        let variance = self.squares / divisor as f64;
+        if self.large_count > 0 {
+            return None;
+        }
+        let count = self.count as f64;
+        // The number of values times the sum of the squares, minus the square of the sum.
+        let mut difference = Expansion::default();
+        self.squares.parts().iter().for_each(|part| difference.add_product(*part, count, 1.0));
+        for part in self.sum.parts() {
+            self.sum.parts().iter().for_each(|other| difference.add_product(*part, *other, -1.0));
+        }
+        let variance = difference.rounded().max(0.0) / count / divisor as f64;
         Some(if is_root { variance.sqrt() } else { variance })
     }
 }
@@ -348,6 +460,78 @@ impl Distinct {
                 list.extend_from_slice(delimiter);
             }
             list.extend_from_slice(text);
+        }
+        if list.is_empty() { Owned::Null } else { Owned::Text(list.into()) }
+    }
+}
+
+/// All values of a group, each different one with its number, in their order.
+#[derive(Clone, Debug, Default)]
+pub struct Values {
+    /// Equal values that are written in different ways are next to each other.
+    counts: BTreeMap<(ValueKey, OwnedValue), u64>,
+    /// The number of values that are not equal.
+    distinct_count: u64,
+}
+
+impl Values {
+    fn add(&mut self, key: ValueKey, value: OwnedValue) {
+        let value = (key, value);
+        if let Some(count) = self.counts.get_mut(&value) {
+            *count += 1;
+            return;
+        }
+        self.distinct_count += u64::from(!self.has(&value.0));
+        self.counts.insert(value, 1);
+    }
+
+    fn remove(&mut self, key: ValueKey, value: OwnedValue) {
+        let value = (key, value);
+        let Some(count) = self.counts.get_mut(&value) else {
+            return debug_assert!(false, "only a value that was added is removed");
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.counts.remove(&value);
+            self.distinct_count -= u64::from(!self.has(&value.0));
+        }
+    }
+
+    /// Whether there is a value with these bytes.
+    fn has(&self, key: &ValueKey) -> bool {
+        // NULL is before every other value.
+        let first = self.counts.range((key.clone(), OwnedValue::default())..).next();
+        first.is_some_and(|((found, _), _)| found == key)
+    }
+
+    fn result(&self, kind: &AggregateKind) -> OwnedValue {
+        let shown = |entry: Option<(&(ValueKey, OwnedValue), &u64)>| {
+            entry.map(|((_, value), _)| value.clone()).unwrap_or_default()
+        };
+        match kind {
+            AggregateKind::Max => {
+                shown(self.counts.last_key_value().and_then(|((key, _), _)| {
+                    self.counts.range((key.clone(), OwnedValue::default())..).next()
+                }))
+            }
+            AggregateKind::CountDistinct => {
+                OwnedValue(Owned::Number(Number::of_u64(self.distinct_count), Box::default()))
+            }
+            AggregateKind::DistinctList(delimiter) => OwnedValue(self.list(delimiter)),
+            _ => shown(self.counts.first_key_value()),
+        }
+    }
+
+    fn list(&self, delimiter: &[u8]) -> Owned {
+        let (mut list, mut last) = (Vec::new(), None);
+        for (key, value) in self.counts.keys() {
+            if last == Some(key) {
+                continue;
+            }
+            if last.replace(key).is_some() {
+                list.extend_from_slice(delimiter);
+            }
+            list.extend_from_slice(&value.text());
         }
         if list.is_empty() { Owned::Null } else { Owned::Text(list.into()) }
     }

@@ -14,7 +14,8 @@
 //! - `evaluate`, `like`, `function`: from fields to a result.
 //! - `view`: conditions of a filter that an index of values can look up.
 //! - `assignments`: fields of a message that are computed from it.
-//! - `projection`, `aggregate`: records of groups, computed from the messages of each group.
+//! - `projection`, `aggregate`, `exact_sum`: records of groups, computed from the messages of each
+//!   group.
 //! - `index`: the filters of the subscriptions of a topic, of which only those are evaluated that
 //!   can match.
 
@@ -22,6 +23,7 @@ mod aggregate;
 mod assignments;
 mod error;
 mod evaluate;
+mod exact_sum;
 mod function;
 mod index;
 mod lexer;

@@ -25,6 +25,7 @@ pub struct Projection(Arc<List>);
 
 #[derive(Debug)]
 struct List {
+    /// Of the records of groups.
     message_type: MessageType,
     entries: Vec<Entry>,
     aggregates: Vec<Aggregate>,
@@ -33,6 +34,8 @@ struct List {
     grouping: Vec<FieldId>,
     destinations: Fields,
     paths: Vec<Vec<Step>>,
+    /// The destinations of the entries that are only a field of `grouping`, as written.
+    shown: Vec<Box<str>>,
 }
 
 #[derive(Debug)]
@@ -51,8 +54,8 @@ struct Aggregate {
 }
 
 impl Projection {
-    /// Parses the entries of `projection` and the fields of `grouping`, for messages of one type.
-    /// Without fields, all messages are one group.
+    /// Parses the entries of `projection` and the fields of `grouping`. The records of groups are
+    /// messages of `message_type`. Without fields, all messages are one group.
     ///
     /// # Errors
     /// [`AssignmentError`] for these mistakes: an expression with a mistake, a field outside of an
@@ -73,6 +76,7 @@ impl Projection {
             grouping: Vec::new(),
             destinations: Fields::default(),
             paths: Vec::new(),
+            shown: Vec::new(),
         };
         let mut groups = Vec::new();
         for (place, text) in grouping.iter().map(AsRef::as_ref).enumerate() {
@@ -101,22 +105,24 @@ impl Projection {
         self.0.grouping.len()
     }
 
+    /// The fields of a record that show fields of `grouping` unchanged, as written.
+    pub fn shown_groups(&self) -> &[Box<str>] {
+        &self.0.shown
+    }
+
     /// The values of the fields of `grouping` in a message, and then the values that it gives to
-    /// the aggregates.
-    ///
-    /// # Errors
-    /// The message cannot be read.
-    pub fn read<'a>(
-        &'a self,
-        message: &'a MessageContext<'a>,
-        arena: &'a Arena,
-    ) -> Result<&'a [Value<'a>], Malformed> {
-        contained(|| self.0.read(message, arena)).unwrap_or_else(Err)
+    /// the aggregates. `None`: the message is unreadable, or that takes more effort than
+    /// [`Arena::allow`] has left. The arena reports it.
+    pub fn read<'a>(&'a self, message: &'a MessageContext<'a>, arena: &'a Arena) -> Option<&'a [Value<'a>]> {
+        message.readable(arena, || match arena.spend(message.data.len() as u64) {
+            true => self.0.read(message, arena),
+            false => Err(Malformed::TooCostly),
+        })
     }
 
     /// Writes into `out` the record of a group. `grouping` and `results` are its values of the
     /// fields of `grouping`, and the results of its aggregates. The earlier content of `out` is
-    /// removed.
+    /// removed. The expressions may take the effort that [`Arena::allow`] has left.
     ///
     /// # Errors
     /// [`AssignError`]; `out` is empty then.
@@ -209,6 +215,9 @@ impl List {
             }
         }
         let path = path_of(&destination.name);
+        if matches!(parsed.root, Node::Field(_)) && aggregates.is_empty() {
+            self.shown.push(destination.name.clone());
+        }
         let refused = |expected: &str| FilterError::at(text, destination.start, expected, &*destination.name);
         if path.len() > PATH_STEP_COUNT_MAX {
             return Err(refused(&format!("at most {PATH_STEP_COUNT_MAX} steps")));
@@ -267,6 +276,9 @@ impl List {
             let fields = &aggregate.fields;
             *value = Evaluation { values, fields, message, arena }.value(&aggregate.argument);
         }
+        if arena.effort_left() == 0 {
+            return Err(Malformed::TooCostly);
+        }
         Ok(result)
     }
 
@@ -288,6 +300,9 @@ impl List {
         let values = arena.nulls(self.entries.len()).map_err(AssignError::Malformed)?;
         for (value, Entry { parsed, fields }) in values.iter_mut().zip(&self.entries) {
             *value = Evaluation { values: all, fields, message, arena }.value(&parsed.root);
+        }
+        if arena.effort_left() == 0 {
+            return Err(AssignError::Malformed(Malformed::TooCostly));
         }
         let empty = empty_message(self.message_type, &self.paths);
         assign(self.message_type, &empty, &self.destinations, &self.paths, values, out)

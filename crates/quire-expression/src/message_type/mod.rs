@@ -91,6 +91,9 @@ pub enum Malformed {
     /// The wanted fields need more than [`ARENA_SIZE_MAX`] bytes of memory.
     #[error("the fields need more than {ARENA_SIZE_MAX} bytes of memory")]
     TooLarge,
+    /// The expressions take more than the limit of effort for one message.
+    #[error("the expressions take more than the limit of effort for one message")]
+    TooCostly,
     /// A reader panicked, which is a bug of quire.
     #[error(
         "not readable because of a bug in quire (a panic; the error output has its place): please report it"

@@ -3,6 +3,7 @@
 
 mod bulk;
 mod by_key;
+mod groups;
 mod history;
 mod indexes;
 mod model;
