@@ -326,7 +326,7 @@ def test_every_mistake_that_only_the_core_sees_is_reported_at_once(tmp_path: Pat
 def test_the_mistakes_of_all_stages_are_reported_at_once(tmp_path: Path) -> None:
     text = (
         "x = 1\n"
-        "[[view]]\nname = 'v'\n"
+        "[[conflated_topic]]\nname = 'v'\n"
         "[[queue]]\nname = 'a'\nmessage_type = 'json'\nlease_period = 'long'\nfilter = '/a ='\n"
         "[[queue]]\nmessage_type = 'json'\n"
         "[[queue]]\nname = 'c'\nmessage_type = 'json'\nfilter = '/a +'\n"
@@ -337,7 +337,7 @@ def test_the_mistakes_of_all_stages_are_reported_at_once(tmp_path: Path) -> None
         load(tmp_path, text)
     assert [(mistake.line, mistake.key) for mistake in caught.value.mistakes] == [
         (1, "x"),
-        (2, "view"),
+        (2, "conflated_topic"),
         (7, "queue[0].lease_period"),
         (8, "queue[0].filter"),
         (9, "queue[1].name"),
@@ -523,7 +523,7 @@ def test_a_file_in_another_encoding_is_a_mistake_that_is_named(tmp_path: Path) -
 
 
 def test_the_last_value_topic_of_the_example_is_one(tmp_path: Path) -> None:
-    begin, end = EXAMPLE.index("# [[sow_topic]]"), EXAMPLE.index("# Example queue")
+    begin, end = EXAMPLE.index("# [[sow_topic]]"), EXAMPLE.index("# Example view")
     lines = [line.removeprefix("# ") for line in EXAMPLE[begin:end].splitlines()]
     # The recovery point is for transient topics, and a topic with a pattern keeps no history.
     for without in ("pattern =", "history ="):
@@ -532,6 +532,15 @@ def test_the_last_value_topic_of_the_example_is_one(tmp_path: Path) -> None:
         config.check()
         [topic] = config.sow_topic
         assert (topic.name, topic.key, topic.expiration) == ("orders", ("/order_id",), "disabled")
+
+
+def test_the_view_of_the_example_is_one(tmp_path: Path) -> None:
+    begin, end = EXAMPLE.index("# [[view]]"), EXAMPLE.index("# Example queue")
+    lines = [line.removeprefix("# ") for line in EXAMPLE[begin:end].splitlines()]
+    config = load(tmp_path, EXAMPLE + SOW_TOPIC + "\n".join(lines))
+    config.check()
+    [view] = config.view
+    assert (view.name, view.underlying_topic, view.grouping) == ("exposure", "orders", ("/account",))
 
 
 SOW_TOPIC = """
@@ -597,7 +606,6 @@ def test_a_last_value_topic_with_a_pattern_keeps_no_history(tmp_path: Path) -> N
         (SOW_TOPIC + 'history = { window = "1s", depth = 3 }', "sow_topic[0].history.depth", "unknown key"),
         (SOW_TOPIC + "preprocessing = [1]", "sow_topic[0].preprocessing[0]", "text"),
         (SOW_TOPIC + "pattern = 1", "sow_topic[0].pattern", "text"),
-        ("[[view]]", "view", "view is not in this version"),
         ("[[conflated_topic]]", "conflated_topic", "conflated_topic is not in this version"),
         (SOW_TOPIC + 'durability = "x"', "sow_topic[0].durability", "persistent"),
         (SOW_TOPIC + 'expiration = "0s"', "sow_topic[0].expiration", "0"),

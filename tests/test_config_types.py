@@ -34,6 +34,9 @@ def test_keys_accept_durations_sizes_and_tables_as_people_write_them() -> None:
         transaction_log={"journal_size": "64MB"},
         queue=[jobs, {"name": "mail", "message_type": "json"}],
         sow_topic=quire.config.SowTopic(name="orders", message_type="json", key="/id", expiration="1h"),
+        view=quire.config.View(
+            name="totals", message_type="json", underlying_topic="orders", projection="COUNT(1) AS /n"
+        ),
     )
     assert config.queue[0] == jobs
     assert config.transport[0].max_message_size == 65536

@@ -18,7 +18,7 @@ PARTS: Final = {
     "12": "Replication",
     "20": "Journal",
     "31": "Queues",
-    "40": "Last values",
+    "40": "Last values and views",
     "50": "Administration",
     "70": "Statistics",
 }
@@ -253,6 +253,10 @@ LINES: Final[dict[str, Line]] = {
     "40-0007": Line(
         "A last-value topic with replication has more deletes than it remembers.",
         "Nothing, if all instances are connected. A message that arrives late can become a record again.",
+    ),
+    "40-0008": Line(
+        "The record of a group of a view cannot be a message, so the view lacks it.",
+        "The reason says which value is too large or cannot be written. Correct the projection of the view.",
     ),
     "50-0001": Line("A user administered the server or a queue (audit)."),
     "50-0002": Line("A request to the HTTP server changed something, or was refused (audit)."),

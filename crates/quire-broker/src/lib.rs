@@ -31,7 +31,8 @@ pub use quire_kernel::{
     QueueChanges, QueueFigures, QueueSettings, QueueStats, ReadDone, ReadRequest, ReadTicket, RecordedTopic,
     ReplicatedTopic, ReplicationConfig, ReplicationStats, ServerStats, SourceStats, SowTopicSettings, Stats,
     Stopwatch, SubscriptionStats, SyncType, TableChanges, TableDurability, TableExpiration, TableFigures,
-    TopicStats, TransactionLogConfig, TransportConfig, TransportFigures, TransportId, code_of, replay, scan,
+    TopicStats, TransactionLogConfig, TransportConfig, TransportFigures, TransportId, ViewSettings, code_of,
+    replay, scan,
 };
 pub use quire_link::summary;
 pub use tables::{MakePart, SnapshotPart, SnapshotParts, SnapshotSteps};

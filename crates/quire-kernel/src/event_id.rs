@@ -73,6 +73,7 @@ ids! {
     RecordsMissing = "40-0005",
     RecordNotKept = "40-0006",
     DeletesForgotten = "40-0007",
+    ViewNotWritten = "40-0008",
     Administered = "50-0001",
 }
 

@@ -811,6 +811,18 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// The record of a group of a view cannot be written as a message of the view.
+    #[error(
+        "view {view:?}: a group has no record, because it cannot be a message of the view: {reason} ({count} times since the start)"
+    )]
+    ViewNotWritten {
+        /// The view.
+        view: String,
+        /// How often this happened since the start.
+        count: u64,
+        /// Why.
+        reason: String,
+    },
     /// A last-value topic with replication has more deletes than it remembers.
     #[error(
         "last-value topic {topic:?}: older deletes are forgotten, because there are too many. A message that was \
@@ -906,6 +918,7 @@ impl Event {
             | Event::TablesNotPaged { .. }
             | Event::KeyFieldMissing { .. }
             | Event::DeletesForgotten { .. }
+            | Event::ViewNotWritten { .. }
             | Event::MessageUnreadable { .. }
             | Event::RecordsMissing { .. }
             | Event::ClockBehind { .. }

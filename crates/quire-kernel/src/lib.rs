@@ -47,6 +47,7 @@ pub use admin::{AdminCommand, AdminReply};
 pub use config::links::{Compression, DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
 pub use config::queues::{QueueChanges, QueueSettings};
 pub use config::tables::{HistorySettings, SowTopicSettings, TableDurability, TableExpiration};
+pub use config::views::ViewSettings;
 pub use config::{
     AccessRules, BrokerConfig, ByClients, ConfigError, Durability, Limits, MaintenanceConfig, OpenError,
     RecordedTopic, TransactionLogConfig, TransportConfig,

@@ -314,6 +314,12 @@ pub struct TableFigures {
     /// For a last-value topic that has a pattern: the number of topics with records.
     #[serde(rename = "topics", skip_serializing_if = "Option::is_none")]
     pub topic_count: Option<u64>,
+    /// For a view: the topic that it is computed from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub underlying_topic: Option<String>,
+    /// For a view: the changes of that topic that the view does not have yet.
+    #[serde(rename = "waiting_changes", skip_serializing_if = "Option::is_none")]
+    pub waiting_count: Option<u64>,
 }
 
 /// The changes of the records of a last-value topic, and its queries, since the start.

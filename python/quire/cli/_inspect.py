@@ -146,7 +146,8 @@ def topic_stats(name: str, *, url: Url = None, json: Json = False) -> int:
     topic["queues"] = ", ".join(topic["queues"]) or "none"
     topic["last values"] = "no" if values is None else "yes"
     if values is not None:
-        values["key"] = ", ".join(values["key"]) or "supplied by publishers"
+        without_key = "none" if "underlying_topic" in values else "supplied by publishers"
+        values["key"] = ", ".join(values["key"]) or without_key
         topic |= values
     print_table(
         ["topic", topic.pop("topic")], [[key.replace("_", " "), value] for key, value in topic.items()]

@@ -151,6 +151,19 @@ message_type = "json"
 # file_backed = "disabled"            # "enabled": the records are in a file that can be paged out
 # recovery_point = "now"              # of a transient topic; "epoch": read it from the log at each start
 
+# Example view: it has a record for each group of records of a last-value topic. Uncomment to enable.
+# [[view]]
+# name = "exposure"
+# message_type = "json"
+# underlying_topic = "orders"         # a last-value topic, or another view
+# projection = ["/account", "SUM(/price * /qty) AS /notional", "COUNT(/order_id) AS /orders"]
+# grouping = ["/account"]             # without it, all records are one group
+# filter = "/state != 'cancelled'"    # only records of the source that match
+# hash_index = [["/notional"]]        # the fields of grouping have an index
+# index = ["/notional"]
+# key_domain = "exposure"
+# inline_conflation = false           # true: a group that changes several times is delivered once
+
 # Example queue. Uncomment to enable. [[local_queue]] has the same keys (docs/replication.md).
 # [[queue]]
 # name = "ORDERS_RISK"                # the name that consumers subscribe to

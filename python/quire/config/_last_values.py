@@ -1,4 +1,4 @@
-"""The configuration of a last-value topic: `[[sow_topic]]` (docs/last-values.md)."""
+"""The configuration of last-value topics and views: `[[sow_topic]]` (docs/last-values.md) and `[[view]]` (docs/views.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quire.config._model import Model, Texts
 from quire.config._values import Duration, DurationLike, Period, SizeLike, Table, size_between
 
 #: Tables of the configuration that this version does not have.
-TABLES_LATER: Final = ("view", "conflated_topic", "group_local_queue")
+TABLES_LATER: Final = ("conflated_topic", "group_local_queue")
 
 _PERIOD: Final[TypeAdapter[float]] = TypeAdapter(Period)
 
@@ -130,3 +130,48 @@ class SowTopic(Model):
         settings = self.model_dump(exclude={"expiration", "history"})
         file_backed = self.file_backed == "enabled"
         return settings | {"expiration": expiration, "history": history, "file_backed": file_backed}
+
+
+class View(Model):
+    """A last-value topic that the server computes from another one (docs/views.md)."""
+
+    name: Annotated[str, Field(min_length=1)]
+    #: The type of the messages of the view.
+    message_type: MessageType
+    #: The source: a last-value topic, or another view.
+    underlying_topic: Annotated[str, Field(min_length=1)]
+    #: The fields of a record: `expression AS /destination`.
+    projection: Annotated[Assignments, Field(min_length=1)]
+    #: The fields that make the groups. Without them, all records are one group.
+    grouping: Fields = ()
+    #: Only records of the source that match are in the view.
+    filter: str | None = None
+    #: Lists of fields that queries compare with `=`. The fields of `grouping` have an index.
+    hash_index: tuple[Fields, ...] = ()
+    #: Fields that queries compare in other ways.
+    index: Fields = ()
+    #: Views with the same domain have equal keys for equal groups. Default: the name of the view.
+    key_domain: str | None = None
+    #: A group that changes several times in a short time is delivered once.
+    inline_conflation: bool = False
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str,
+            message_type: MessageType,
+            underlying_topic: str,
+            projection: str | Sequence[str],
+            grouping: str | Sequence[str] = ...,
+            filter: str | None = ...,
+            hash_index: Sequence[str | Sequence[str]] = ...,
+            index: str | Sequence[str] = ...,
+            key_domain: str | None = ...,
+            inline_conflation: bool = ...,
+        ) -> None: ...
+
+    def to_core(self) -> dict[str, Any]:
+        """Returns the form that the core reads."""
+        return self.model_dump()

@@ -44,6 +44,7 @@ def place_of(key: str) -> tuple[str | int, ...]:
     names = {
         "queues": "queue",
         "sow_topics": "sow_topic",
+        "views": "view",
         "topics": "topic",
         "transports": "transport",
         "destinations": "destination",

@@ -128,7 +128,7 @@ class Mistakes:
         is_log_partial = any(place[:2] in (log, log[:1]) for place in self._places)
         for key, reason in mistakes:
             place = self._in_file(place_of(key))
-            depends_on_log = is_log_partial and place[:1] in (("queue",), ("sow_topic",))
+            depends_on_log = is_log_partial and place[:1] in (("queue",), ("sow_topic",), ("view",))
             if place[-1:] in _STANDALONE or not (_table_of(place) in tables or depends_on_log):
                 self._add(place, reason)
 

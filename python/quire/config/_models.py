@@ -29,7 +29,7 @@ from quire._text import path_to_core
 from quire.config._admin import CLIENTS_INSIDE_MAX, IN_MEMORY, Admin
 from quire.config._authentication import Authentication
 from quire.config._entitlement import Entitlement
-from quire.config._last_values import TABLES_LATER, SowTopic, not_in_this_version
+from quire.config._last_values import TABLES_LATER, SowTopic, View, not_in_this_version
 from quire.config._locate import line_of, path_text, place_of
 from quire.config._logging import Logging
 from quire.config._mistakes import Mistakes, expected, got, refused, together
@@ -487,6 +487,8 @@ class Config(Model):
     local_queue: tuple[Queue, ...] = ()
     #: The topics that keep the newest message of each key.
     sow_topic: tuple[SowTopic, ...] = ()
+    #: Topics that the server computes from last-value topics.
+    view: tuple[View, ...] = ()
     #: The links to other instances.
     replication: Replication = Replication()
     #: The HTTP server of administration, and the statistics.
@@ -514,6 +516,7 @@ class Config(Model):
             queue: Queue | Table | Sequence[Queue | Table] = ...,
             local_queue: Queue | Table | Sequence[Queue | Table] = ...,
             sow_topic: SowTopic | Table | Sequence[SowTopic | Table] = ...,
+            view: View | Table | Sequence[View | Table] = ...,
             replication: Replication | Table = ...,
             admin: Admin | Table | None = ...,
             logging: Logging | Table | Sequence[Logging | Table] = ...,
@@ -551,6 +554,7 @@ class Config(Model):
             local_queue=Queue,
             sow_topic=SowTopic,
             logging=Logging,
+            view=View,
         )
 
     @classmethod
@@ -820,6 +824,7 @@ class Config(Model):
                     authenticates=self.authentication_of_links.method != "none",
                 ),
                 "sow_topics": [topic.to_core() for topic in self.sow_topic],
+                "views": [view.to_core() for view in self.view],
                 "entitlements": self.entitlements_to_core(),
                 "user_limits": [limit.to_core() for limit in self.user_limit],
                 "transports": [

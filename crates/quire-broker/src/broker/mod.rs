@@ -118,7 +118,11 @@ impl Broker {
         if let Some(index) = tables.iter().position(|table| created(&table.name)) {
             let reason =
                 format!("topic {:?}: a queue that was created at run time has the name", tables[index].name);
-            return Err(ConfigError::new(format!("sow_topics[{index}].name"), reason).into());
+            let key = match index.checked_sub(config.sow_topics.len()) {
+                None => format!("sow_topics[{index}].name"),
+                Some(_) => "views.name".to_owned(),
+            };
+            return Err(ConfigError::new(key, reason).into());
         }
         let routes = found.definitions.iter().map(Definition::route).collect();
         let unreadable = UnreadableLog::default();
@@ -146,6 +150,7 @@ impl Broker {
         };
         broker.queues.recover(&mut broker.cx, on_progress)?;
         broker.tables.recover(&mut broker.cx, run_steps, on_progress)?;
+        broker.tables.compute_views(&mut broker.cx);
         Ok(broker)
     }
 
@@ -236,6 +241,7 @@ impl Broker {
             Broker::retry_searches,
             Broker::resume_sessions,
             Broker::submit,
+            Broker::serve_views,
             Broker::push_back,
             Broker::decide_filters,
             Broker::serve_tables,
@@ -494,6 +500,11 @@ impl Broker {
         }
     }
 
+    /// Changes the views of the topics that have changed.
+    fn serve_views(&mut self) {
+        self.intake().serve_views();
+    }
+
     fn serve_replays(&mut self) {
         self.bookmarks.serve_replays(&mut self.cx);
     }
@@ -545,10 +556,10 @@ impl Broker {
         self.bookmarks.submitted();
     }
 
-    /// Above the limit of unpersisted bytes, reading from publishers is paused. It continues at
-    /// half of the limit.
+    /// Above the limit of bytes that are not persisted, or that views have not seen, reading from
+    /// publishers is paused. It continues at half of the limit.
     fn push_back(&mut self) {
-        let unpersisted = self.cx.log.unpersisted_size() as u64;
+        let unpersisted = (self.cx.log.unpersisted_size() + self.tables.waiting_changes_size()) as u64;
         let limit = self.cx.config.limits.max_unpersisted;
         let above = if self.cx.clients.sessions.is_pushing_back {
             unpersisted > limit / 2

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use quire_journal::Position;
 
 use super::created::{CreatedQueue, check_size};
-use super::define::{Begun, Change, Step, bad, check_journal, configured, unknown};
+use super::define::{Begun, Change, Step, bad, check_journal, check_targets, configured, unknown};
 use super::{Definition, QueueService};
 use crate::admin::{AdminReply, Requester};
 use crate::config::queues::{QueueChanges, QueueSettings};
@@ -100,6 +100,7 @@ impl QueueService {
             self.live().filter(|(other, _)| *other != queue).map(|(_, definition)| &**definition).collect();
         let definition =
             created.compile(&others, cx.topics.rules(), &cx.config.filter_options()).map_err(bad)?;
+        check_targets(cx, &definition)?;
         let altered = Altered { created, definition, keys };
         Ok(Begun::Step(queue, Step::Ready(end, Change::Alter(Box::new(altered)))))
     }

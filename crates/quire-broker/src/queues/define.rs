@@ -37,7 +37,7 @@ use crate::config::ConfigErrors;
 use crate::config::queues::QueueChanges;
 use crate::context::Context;
 use crate::failure::code_of;
-use crate::reply::Refused;
+use crate::reply::{Refused, is_view};
 use crate::session::Stall;
 use crate::subscription::ServedBy;
 use crate::topic::{Incoming, RecordingRule};
@@ -341,6 +341,7 @@ impl QueueService {
         let definition =
             created.compile(&others, cx.topics.rules(), &cx.config.filter_options()).map_err(bad)?;
         check_not_replicated(cx, &definition)?;
+        check_targets(cx, &definition)?;
         let queue = self.add(cx, created, definition)?;
         let begin = self.defining.begin(queue);
         if let Err(error) = self.log_begin(cx, queue, begin) {
@@ -544,6 +545,18 @@ fn check_not_replicated(cx: &Context, definition: &Definition) -> Result<(), Ref
         Some(reason) => Err(Refused::new(Code::BadOption, format!("underlying_topic: {reason}"))),
         None => Ok(()),
     }
+}
+
+/// Only the server writes to a view.
+pub(super) fn check_targets(cx: &Context, definition: &Definition) -> Result<(), Refused> {
+    let dead_letters = definition.dead_letter_topic.as_ref().map(|topic| ("dead_letter_topic", topic));
+    let targets = [("default_publish_target", &definition.publish_target)].into_iter().chain(dead_letters);
+    for (key, topic) in targets {
+        if cx.topics.is_view(topic) {
+            return Err(Refused::new(Code::BadOption, format!("{key}: {}", is_view(topic))));
+        }
+    }
+    Ok(())
 }
 
 /// A subscription to the topic of this name would become a consumer of the queue when its client

@@ -207,6 +207,8 @@ impl Tables {
             snapshot_position: container.snapshot_position.get(),
             pattern: definition.pattern.as_ref().map(|(text, _)| text.clone()),
             topic_count: None,
+            underlying_topic: None,
+            waiting_count: None,
         };
         for id in &container.tables {
             let state = &self.all[id.0 as usize];

@@ -15,6 +15,8 @@
 //!   (`subscribe.rs`).
 //! - [`forget_session`](Tables::forget_session), [`may_resume`](Tables::may_resume): when a
 //!   connection ends, or takes data again.
+//! - [`derive_next`](Tables::derive_next), [`next_update`](Tables::next_update): once per turn, for
+//!   the views (`derived.rs`).
 //! - [`next_expired`](Tables::next_expired), [`next_portion`](Tables::next_portion),
 //!   [`remove`](Tables::remove), [`serve`](Tables::serve), [`next_timeout`](Tables::next_timeout):
 //!   once per turn.
@@ -31,6 +33,7 @@ mod aggregate;
 mod change;
 mod container;
 mod delete;
+mod derived;
 mod follow;
 mod history;
 mod large;
@@ -75,6 +78,8 @@ use change::RowChange;
 use container::Container;
 use delete::RefusedDelete;
 pub(crate) use delete::{DeleteDone, Portion};
+use derived::Derived;
+pub(crate) use derived::Update;
 use follow::Followers;
 pub(crate) use history::AskedState;
 pub(crate) use large::{Outcome, Preparation, TURN_SIZE_MAX};
@@ -129,6 +134,7 @@ pub(crate) struct Tables {
     /// The time of the last search for expired records.
     expired_at: Option<Instant>,
     unrecorded_count: u64,
+    derived: Derived,
     ahead: LookAhead,
     arena: Arena,
 }
@@ -146,6 +152,8 @@ struct TableState {
     /// The subscriptions that receive a message when a record leaves their view.
     watchers: Vec<SubscriptionId>,
     followers: Followers,
+    /// The views of the topic, as the places of `derived`.
+    views: Vec<usize>,
     /// The number of delta subscriptions.
     delta_count: usize,
     /// It was logged that a message has no value for a field of the key.
@@ -231,8 +239,10 @@ impl Tables {
             let table = definition.new_table(&memory)?;
             Ok(TableState::new(definition, table, None, Position::ZERO))
         });
+        let mut all: Vec<_> = all.collect::<Result<_, _>>()?;
         Ok(Tables {
-            all: all.collect::<Result<_, _>>()?,
+            derived: Derived::new(&mut all),
+            all,
             containers: containers.into_iter().map(Container::new).collect(),
             free: Vec::new(),
             has_empty: false,
@@ -259,6 +269,7 @@ impl Tables {
     pub(crate) fn routes(definitions: &[TableDefinition]) -> TableRoutes {
         let topics = definitions.iter().filter(|definition| definition.pattern.is_none());
         let numbered = (0..).map(TableId).zip(topics);
+        let views = definitions.iter().filter(|definition| definition.view.is_some());
         let container = |definition: &TableDefinition| {
             let (_, pattern) = definition.pattern.clone()?;
             Some(ContainerRoute {
@@ -268,6 +279,7 @@ impl Tables {
             })
         };
         TableRoutes {
+            views: views.map(|view| view.name.clone()).collect(),
             tables: numbered.map(|(id, table)| (table.name.clone(), (id, table.message_type))).collect(),
             containers: definitions.iter().filter_map(container).collect(),
         }
@@ -413,6 +425,9 @@ impl Tables {
     fn keep_order(&mut self, cx: &Context, id: TableId) {
         let state = self.state(id);
         let deletes_max = if state.container.is_some() { PATTERN_DELETES_MAX } else { DELETES_MAX };
+        if state.definition.view.is_some() {
+            return;
+        }
         // The log or a snapshot may be of a server that had replication before.
         if cx.log.has_links || state.table.keeps_order() {
             state.table.keep_order(&cx.config.name, deletes_max);
@@ -454,7 +469,10 @@ impl Tables {
     /// Adds the figures of last-value topics to a list of topics.
     pub(crate) fn describe(&self, cx: &Context, page: &mut Page<TopicStats>) {
         for topic in &mut page.items {
-            let figures = cx.topics.table(&topic.topic).map(|id| self.all[id.0 as usize].figures());
+            let figures = cx.topics.table(&topic.topic).map(|id| {
+                let waiting_count = self.derived.waiting_count(id);
+                TableFigures { waiting_count, ..self.all[id.0 as usize].figures() }
+            });
             topic.last_values = figures.or_else(|| self.container_figures(&topic.topic));
         }
     }
@@ -500,6 +518,7 @@ impl TableState {
             next_expiry: None,
             watchers: Vec::new(),
             followers: Followers::default(),
+            views: Vec::new(),
             delta_count: 0,
             has_logged_missing: false,
             has_logged_forgotten: false,
@@ -510,9 +529,12 @@ impl TableState {
     }
 
     /// Whether a service reads the record that a message replaces: subscriptions with `oof`, pages,
-    /// and delta subscriptions.
+    /// delta subscriptions, and views.
     fn reads_previous(&self) -> bool {
-        self.delta_count > 0 || !self.watchers.is_empty() || !self.followers.is_empty()
+        self.delta_count > 0
+            || !self.watchers.is_empty()
+            || !self.followers.is_empty()
+            || !self.views.is_empty()
     }
 
     fn figures(&self) -> TableFigures {
@@ -529,6 +551,8 @@ impl TableState {
             snapshot_position: self.snapshot_position.get(),
             pattern: None,
             topic_count: None,
+            underlying_topic: self.definition.view.as_ref().map(|view| view.source.to_string()),
+            waiting_count: None,
         }
     }
 }

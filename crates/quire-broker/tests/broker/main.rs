@@ -79,3 +79,4 @@ mod slices;
 mod subscribe_options;
 mod subscribing;
 mod user_limits;
+mod views;

@@ -4,6 +4,7 @@ pub mod links;
 pub mod queues;
 pub mod route;
 pub mod tables;
+pub mod views;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use quire_expression::select::Select;
 use quire_expression::topic::TopicSelector;
 use quire_queue::QUEUES_MAX;
 use tables::{SowTopicSettings, TableDefinition};
+use views::{Known, ViewDefinition, ViewSettings};
 
 /// The settings that a broker needs before it starts.
 ///
@@ -42,6 +44,8 @@ pub struct BrokerConfig {
     pub queues: Vec<QueueSettings>,
     /// The topics that keep the newest message of each key.
     pub sow_topics: Vec<SowTopicSettings>,
+    /// The topics that are computed from last-value topics.
+    pub views: Vec<ViewSettings>,
     /// Links to other instances.
     pub replication: ReplicationConfig,
     /// Which user may do what. Without an entry, every user may do everything.
@@ -269,6 +273,7 @@ pub struct Limits {
 pub struct Compiled {
     pub rules: Vec<RecordingRule>,
     pub queues: Vec<Definition>,
+    /// The last-value topics, and then the views. Each view follows its source.
     pub tables: Vec<TableDefinition>,
     pub links: Vec<LinkDefinition>,
     pub entitlements: Option<Arc<Entitlements>>,
@@ -530,9 +535,10 @@ impl BrokerConfig {
         errors.none_or(())
     }
 
-    /// The recording rules, the queues and the last-value topics, with their patterns and filters
-    /// compiled. Queues and last-value topics are checked only when the rules are valid, because
-    /// their checks depend on the rules.
+    /// The recording rules, the queues, the last-value topics and the views, with their patterns
+    /// and filters compiled. Queues and last-value topics are checked only when the rules are
+    /// valid, because their checks depend on the rules. Views are checked when all others are
+    /// valid.
     pub fn compile(&self) -> Result<Compiled, ConfigErrors> {
         let options = self.filter_options();
         let rules = RecordingRule::compile(&self.transaction_log.topics, &options)?;
@@ -543,8 +549,18 @@ impl BrokerConfig {
         let entitlements = Entitlements::compile(&self.entitlements, &options);
         let user_limits = UserLimits::compile(&self.user_limits);
         match (queues, tables, links, entitlements, user_limits) {
-            (Ok(queues), Ok(tables), Ok(links), Ok(entitlements), Ok(user_limits)) => {
+            (Ok(queues), Ok(mut tables), Ok(links), Ok(entitlements), Ok(user_limits)) => {
                 let mut errors = ConfigErrors::default();
+                let known = Known { tables: &tables, queues: &queues };
+                let views = match ViewDefinition::compile(&self.views, &known, &options) {
+                    Ok(views) => views,
+                    Err(mistakes) => {
+                        errors.0.extend(mistakes.0);
+                        Vec::new()
+                    }
+                };
+                known.check_queues(&views, &mut errors);
+                tables.extend(views);
                 check_selects(entitlements.as_deref(), &tables, &mut errors);
                 let shared = queues.iter().enumerate().filter(|(_, queue)| !self.is_local_queue(&queue.name));
                 for (index, queue) in shared {
@@ -759,6 +775,7 @@ impl Default for BrokerConfig {
             allow_backtracking_patterns: false,
             queues: Vec::new(),
             sow_topics: Vec::new(),
+            views: Vec::new(),
             replication: ReplicationConfig::default(),
             entitlements: Vec::new(),
             user_limits: Vec::new(),

@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use crate::ConfigError;
 use crate::config::ConfigErrors;
+use crate::config::views::ViewDefinition;
 use crate::paged::PagedMemory;
 use crate::topic::{Recording, RecordingRule};
 use quire_expression::filter::{AssignmentError, Assignments, FilterOptions, Stage};
@@ -152,7 +153,7 @@ pub struct TableDefinition {
     pub key_fields: Arc<[Vec<Step>]>,
     /// As configured; for lists.
     pub key: Vec<String>,
-    key_domain: Option<String>,
+    pub(super) key_domain: Option<String>,
     pub durability: TableDurability,
     pub expiration: TableExpiration,
     /// The records and their indexes are in memory that can be paged out.
@@ -162,6 +163,8 @@ pub struct TableDefinition {
     /// `None`: the server writes no fields into the messages.
     pub fields: Option<Arc<ConstructedFields>>,
     pub config: TableConfig,
+    /// The server computes the records. `None`: publishers write them.
+    pub view: Option<Arc<ViewDefinition>>,
 }
 
 impl TableDefinition {
@@ -393,6 +396,7 @@ impl SowTopicSettings {
             is_recovered: is_recovered?,
             fields: fields.ok()?,
             config,
+            view: None,
         })
     }
 
@@ -521,7 +525,7 @@ fn whole_names(text: &str) -> Result<TopicPattern, String> {
 }
 
 /// The key that a mistake is about.
-fn key_of(error: &TableConfigError) -> &'static str {
+pub(super) fn key_of(error: &TableConfigError) -> &'static str {
     match error {
         TableConfigError::NoFields { .. } => "key",
         TableConfigError::NoIndexes { .. } => "hash_index",
@@ -537,4 +541,4 @@ const HISTORY_SIZE_MIN: u64 = 64 * 1024;
 
 /// More last-value topics than an application needs. Each turn checks the next lifetime of each
 /// topic.
-const TABLES_MAX: usize = 1_000;
+pub(super) const TABLES_MAX: usize = 1_000;

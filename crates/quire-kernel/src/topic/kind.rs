@@ -14,6 +14,8 @@ pub enum TopicKind {
     /// The topic keeps last values in this table. `None`: it matches the pattern of a container,
     /// and its next message creates the table.
     Table(Option<TableId>),
+    /// The server computes the last values in this table. Nothing else is published to the topic.
+    View(TableId),
 }
 
 impl TopicKind {
@@ -22,7 +24,7 @@ impl TopicKind {
     pub(super) fn takes_plain(self, recording: &Recording) -> bool {
         match self {
             TopicKind::Plain | TopicKind::Queue => recording.is_configured() && !recording.validates(),
-            TopicKind::Table(_) => false,
+            TopicKind::Table(_) | TopicKind::View(_) => false,
         }
     }
 }

@@ -166,6 +166,11 @@ impl Recording {
         Recording { message_type, when, ..self }
     }
 
+    /// The rules of a view: the log does not record its records.
+    pub fn of_view(message_type: MessageType) -> Recording {
+        Recording { message_type, validates: false, when: When::Never }
+    }
+
     /// Whether messages that are not well formed are refused.
     pub fn validates(&self) -> bool {
         self.validates

@@ -17,7 +17,7 @@ use crate::log::Log;
 use crate::queues::QUEUE_PUBLISHER;
 use crate::reply::Refusal;
 use crate::session::{KnownTopic, PublisherKey, SessionId};
-use crate::topic::{TableId, TopicId};
+use crate::topic::{TableId, TopicId, TopicKind};
 
 impl Intake<'_> {
     /// The number of the topic of a message of a client.
@@ -159,6 +159,9 @@ fn find_topic(cx: &mut Context, topic: &[u8]) -> Result<KnownTopic, Refusal> {
     let target = cx.topics.publish_target(name);
     let target = target.as_deref().unwrap_or(name);
     let topic = admit_topic(cx, target).ok_or(Refusal::TooManyTopics)?;
+    if let TopicKind::View(_) = cx.topics.topic(topic).kind() {
+        return Err(Refusal::IsView(cx.topics.topic(topic).name.clone()));
+    }
     Ok(KnownTopic { name: name.into(), id: topic, generation: cx.topics.generation() })
 }
 

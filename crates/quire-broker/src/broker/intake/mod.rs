@@ -10,7 +10,8 @@
 //!   destinations.
 //!
 //! Each origin has a file, which takes the messages, runs the stages and notes the result:
-//! `client.rs`, `dead_letter.rs`, `peer.rs`, and `delete.rs` for deletes.
+//! `client.rs`, `dead_letter.rs`, `peer.rs`, and `delete.rs` for deletes. The updates of views pass
+//! only the last stage (`view.rs`).
 //!
 //! A *plain* message of a client skips the second stage, after one check of its topic and one of
 //! the message. Other messages have a key, a delay or a part of a record, or their topic keeps last
@@ -26,6 +27,7 @@ mod peer;
 mod prepare;
 mod record;
 mod serve;
+mod view;
 
 use quire_command::Publish;
 use quire_journal::{
