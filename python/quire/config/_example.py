@@ -210,7 +210,8 @@ message_type = "json"
 # exclude_validation = ["cascade"]    # checks that are left out when the link is made
 # tls = { ca = "ca.pem", certificate = "server.pem", private_key = "server.key" } # true: trust the system; server_name = "quire-2"
 # user = "quire"                      # the user with which this instance logs on
-# password_file = "quire-2.password"  # one line, read for each connection; or token_file
+# password_file = "quire-2.password"  # one line, read for each connection
+# token_file = "quire-2.token"        # instead of password_file
 # [[replication.destination.topic]]
 # name = "^"                          # a topic, or a pattern
 # message_type = "json"
