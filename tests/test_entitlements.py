@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import quire
 import quire.testing
@@ -385,6 +386,41 @@ def test_a_reload_changes_the_authentication(tmp_path: Path) -> None:
             server.reload()
         with quire.Client(server.url, user="anna", password="another horse", ssl=False) as anna:
             anna.flush(timeout=PATIENCE)
+
+
+def test_a_reload_changes_the_authentication_of_the_http_server(tmp_path: Path) -> None:
+    admin = '[admin]\naddress = "127.0.0.1:0"\n'
+    olga = {"user": "anna", "topic": "^/quire/", "allow": ["monitor", "admin"]}
+    file = configured(tmp_path, olga, more=admin)
+    write_users(tmp_path / "others.toml", {"anna": {"password": "another horse"}})
+    old, new = ("anna", USERS["anna"]["password"]), ("anna", "another horse")
+    with quire.Server(quire.Config.load(file)) as server:
+        assert server.admin_url is not None
+        page = httpx.Client(base_url=server.admin_url, timeout=PATIENCE)
+
+        def statuses() -> list[int]:
+            return [page.get("/quire/instance.json", auth=user).status_code for user in (old, new)]
+
+        with page, page.stream("GET", "/console/api/logs/follow", auth=old) as answer:
+            lines = answer.iter_lines()
+            assert json.loads(next(lines)) == {"begun": True}
+            assert statuses() == [200, 401]
+            # First the table that the HTTP server shares, then one of its own.
+            before = file.read_text()
+            file.write_text(before.replace("users.toml", "others.toml"))
+            assert server.reload() == ["authentication"]
+            assert statuses() == [401, 200]
+            *_, last = map(json.loads, lines)
+            assert last["error"]["code"] == "entitlement_reset"
+            own = 'authentication = { method = "users", users_file = "users.toml" }\n'
+            file.write_text(before.replace("users.toml", "others.toml").replace(admin, admin + own))
+            assert server.reload() == ["admin.authentication"]
+            assert statuses() == [200, 401]
+            other = admin + 'max_body = "2MB"\n'
+            file.write_text(before.replace("users.toml", "others.toml").replace(admin, other))
+            with pytest.raises(quire.ConfigError, match="restart"):
+                server.reload()
+            assert statuses() == [200, 401]
 
 
 def test_a_reload_changes_the_certificates_of_an_address(tmp_path: Path) -> None:

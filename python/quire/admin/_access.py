@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import hashlib
 import json
 import logging
@@ -38,8 +39,8 @@ class Access:
     def __init__(self, config: Callable[[], Config]) -> None:
         """`config`: returns the configuration as it is now."""
         self._config = config
-        settings = config().authentication_of_admin
-        self._guard = None if settings.method == "none" else Guard(settings)
+        self._guard: Guard | None = None
+        self._guard = self.guard_after(config())
         #: By a hash of the credentials, so that they are not kept: the identity, and until when.
         self._kept: dict[bytes, tuple[Identity, float]] = {}
         self._salt = secrets.token_bytes(32)
@@ -52,6 +53,21 @@ class Access:
         """The check of credentials; `None`: every user is anonymous."""
         return self._guard
 
+    def guard_after(self, config: Config) -> Guard | None:
+        """Returns the guard for a configuration. Pass it to `replace`. Raises `ConfigError`."""
+        settings = config.authentication_of_admin
+        if self._guard is not None and self._guard.settings == settings:
+            return self._guard
+        return None if settings.method == "none" else Guard(settings)
+
+    def replace(self, guard: Guard | None) -> None:
+        """Uses another guard. Each request and each stream is checked by it."""
+        before, self._guard = self._guard, guard
+        if before is not guard:
+            self._kept.clear()
+            if before is not None:
+                before.close()
+
     async def identify(self, scope: dict[str, Any]) -> Identity:
         """Returns the user of a request. Raises `HTTPError` when its credentials are not accepted."""
         guard = self._guard
@@ -59,7 +75,7 @@ class Access:
             return Identity(ANONYMOUS)
         given = _given(scope, guard.settings.method, self._config().name)
         if given is None:
-            raise self._unauthorized("the request has no credentials")
+            raise _unauthorized(guard, "the request has no credentials")
         # The result of a service is kept by the guard, as long as the configuration says.
         is_kept = given.certificate is None and guard.settings.method != "http"
         key = hashlib.sha256(self._salt + repr((given.user, given.password, given.token)).encode()).digest()
@@ -67,11 +83,12 @@ class Access:
             identity, until = kept
             if time.monotonic() < until and _is_current(identity) and guard.still(identity):
                 return identity
-            del self._kept[key]
-        result = await asyncio.wrap_future(guard.check(given))
+            self._kept.pop(key, None)
+        result = await _checked(guard, given)
         if isinstance(result, Refused):
             raise await self._refuse(guard, given, result)
-        if is_kept:
+        # A reload can have replaced the guard meanwhile.
+        if is_kept and guard is self._guard:
             if len(self._kept) >= _KEPT_MAX:
                 self._kept.clear()
             self._kept[key] = result, time.monotonic() + _KEPT_TIME
@@ -93,18 +110,10 @@ class Access:
             extra=line("10-0011"),
         )
         if refused.is_unavailable:
-            reason = refused.text or "users cannot be checked now"
-            return HTTPError(503, "authentication_unavailable", reason, "try again", {"Retry-After": "1"})
+            return _unavailable(refused.text or "users cannot be checked now")
         now = asyncio.get_running_loop().time()
         await asyncio.sleep(guard.delay_of(given.address, now))
-        return self._unauthorized(refused.text or guard.refused)
-
-    def _unauthorized(self, reason: str) -> HTTPError:
-        assert self._guard is not None
-        scheme = "Bearer" if self._guard.settings.method == "token" else "Basic"
-        challenge = f'{scheme} realm="quire"' + (', charset="UTF-8"' if scheme == "Basic" else "")
-        hint = "send the Authorization header of a user of the server"
-        return HTTPError(401, "authentication_failed", reason, hint, {"WWW-Authenticate": challenge})
+        return _unauthorized(guard, refused.text or guard.refused)
 
     def may(self, identity: Identity, right: str, name: str) -> bool:
         """Whether the user has a right on a topic, queue or resource."""
@@ -124,13 +133,16 @@ class Access:
 
     async def follow_files(self, interval: float) -> None:
         """Reads the files of users when they have changed, until it is cancelled."""
-        guard = self._guard
-        while guard is not None:
+        while True:
             await asyncio.sleep(interval)
-            if (changed := guard.changed()) is None:
+            guard = self._guard
+            if guard is None or (changed := guard.changed()) is None:
+                continue
+            [done], _ = await asyncio.wait([asyncio.wrap_future(changed)])
+            if done.cancelled():
                 continue
             try:
-                guard.use(await asyncio.wrap_future(changed))
+                guard.use(done.result())
             except ConfigError as error:
                 _log.warning(
                     "the users of the HTTP server were not changed: %s", error, extra=line("02-0005")
@@ -146,6 +158,28 @@ class Access:
         """Checks no more credentials."""
         if self._guard is not None:
             self._guard.close()
+
+
+async def _checked(guard: Guard, given: Given) -> Identity | Refused:
+    """Checks credentials. Raises `HTTPError` when a reload replaces the guard meanwhile."""
+    check: asyncio.Future[Identity | Refused] | None = None
+    with contextlib.suppress(RuntimeError):  # the guard was closed before
+        check = asyncio.wrap_future(guard.check(given))
+        await asyncio.wait([check])
+    if check is None or check.cancelled():
+        raise _unavailable("the authentication of the server has just changed")
+    return check.result()
+
+
+def _unavailable(reason: str) -> HTTPError:
+    return HTTPError(503, "authentication_unavailable", reason, "try again", {"Retry-After": "1"})
+
+
+def _unauthorized(guard: Guard, reason: str) -> HTTPError:
+    scheme = "Bearer" if guard.settings.method == "token" else "Basic"
+    challenge = f'{scheme} realm="quire"' + (', charset="UTF-8"' if scheme == "Basic" else "")
+    hint = "send the Authorization header of a user of the server"
+    return HTTPError(401, "authentication_failed", reason, hint, {"WWW-Authenticate": challenge})
 
 
 def _is_current(identity: Identity) -> bool:

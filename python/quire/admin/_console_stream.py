@@ -40,6 +40,7 @@ async def _encoded(
     app: AdminApp, request: Request, batches: AsyncGenerator[Lines], right: str, name: str
 ) -> AsyncGenerator[bytes]:
     following: asyncio.Task[Lines] | None = None
+    guard = app.access.guard
     try:
         # The page learns at once that the server has taken the request.
         yield _line({"begun": True})
@@ -47,7 +48,7 @@ async def _encoded(
             if following is None:
                 following = asyncio.ensure_future(anext(batches))
             await asyncio.wait([following], timeout=RECHECK_INTERVAL)
-            if not _may_still(app, request, right, name):
+            if app.access.guard is not guard or not _may_still(app, request, right, name):
                 yield _line(_error("entitlement_reset", "the rights of the user were changed"))
                 return
             if not following.done():

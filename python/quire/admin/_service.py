@@ -24,6 +24,8 @@ from quire.server._tls import RELOAD_INTERVAL
 if TYPE_CHECKING:
     from quire.admin._access import Access
     from quire.admin._http import HTTPServer
+    from quire.config import Config
+    from quire.server._guard import Guard
     from quire.server._server import Server
 
 #: Bytes of the statistics of a server without `[admin]`: some hours of a small server.
@@ -131,6 +133,15 @@ class Administration:
     def truncate(self, age: float) -> int:
         """Removes the samples that are older than `age` seconds. Returns their number."""
         return 0 if self._sampler is None else self._sampler.truncate(age)
+
+    def guard_after(self, config: Config) -> Guard | None:
+        """Returns the guard of the HTTP server for a configuration. Pass it to `replace_guard`. Raises `ConfigError`."""
+        return None if self._access is None else self._access.guard_after(config)
+
+    def replace_guard(self, guard: Guard | None) -> None:
+        """Checks the users of the HTTP server by another guard."""
+        if self._access is not None:
+            self._access.replace(guard)
 
     def forget_users(self) -> None:
         """Checks every user again."""

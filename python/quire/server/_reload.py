@@ -13,6 +13,7 @@ _RELOADED: Final = ("entitlement", "user_limit", "authentication", "logging")
 #: The keys of which it takes over these keys.
 _RELOADED_PARTS: Final = {
     "transport": ("tls", "authentication"),
+    "admin": ("authentication",),
     "replication": ("tls", "authentication"),
     "replication.destination": ("tls", "user", "password_file", "token_file"),
 }
@@ -40,10 +41,6 @@ def reloaded(config: Config) -> tuple[Config, list[str]]:
             key="entitlement",
             file=file,
         )
-    admin = after.admin
-    if "authentication" in changed and admin is not None and admin.authentication is None:
-        reason = "the HTTP server of [admin] uses it, and a change requires a restart of the server"
-        raise ConfigError(reason, key="authentication", file=file)
     new = config.model_copy(update=_taken_over(config, after))
     new._source = after._source
     return new, changed
@@ -59,6 +56,8 @@ def _differences(before: Config, after: Config) -> Iterator[str]:
             case "transport" if len(old) == len(new):
                 for number, (one, other) in enumerate(zip(old, new, strict=True)):
                     yield from _keys_of(f"transport[{number}]", one, other)
+            case "admin" if old is not None and new is not None:
+                yield from _keys_of(key, old, new)
             case "replication" if len(old.destination) == len(new.destination):
                 yield from (each for each in _keys_of(key, old, new) if each != "replication.destination")
                 for number, (one, other) in enumerate(zip(old.destination, new.destination, strict=True)):
@@ -91,8 +90,12 @@ def _taken_over(config: Config, after: Config) -> dict[str, Any]:
         for old, new in zip(replication.destination, after.replication.destination, strict=True)
     )
     update = {key: getattr(after.replication, key) for key in _RELOADED_PARTS["replication"]}
+    admin = config.admin
+    if admin is not None and after.admin is not None:
+        admin = admin.model_copy(update={key: getattr(after.admin, key) for key in _RELOADED_PARTS["admin"]})
     return {
         **{key: getattr(after, key) for key in _RELOADED},
+        "admin": admin,
         "transport": transports,
         "replication": replication.model_copy(update={**update, "destination": destinations}),
     }

@@ -212,6 +212,8 @@ class Server:
         try:
             config, changed = reloaded(self.config)
             guards = logons.guards_after(config)
+            administration = self._administration
+            guard = None if administration is None else administration.guard_after(config)
             certificates = self._certificates_for(config)
             core = config.to_core()
             use_log = self._other_log(config) if "logging" in changed else None
@@ -228,8 +230,9 @@ class Server:
                 self._urls[name] = f"{'quire' if tls is None else 'quires'}://{url.partition('://')[2]}"
             logons.replace(guards, None if asker is None else asker[0])
             logons.forget_results()
-            if self._administration is not None:
-                self._administration.forget_users()
+            if administration is not None:
+                administration.replace_guard(guard)
+                administration.forget_users()
             # The connections have ended before the answer.
             self._turn()
 
