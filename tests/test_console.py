@@ -216,6 +216,36 @@ def test_messages_are_followed_as_they_come(server: TestServer, page: httpx.Clie
         assert json.loads(next(lines)["message"]["data"]) == {"id": 2}
 
 
+def test_several_nodes_come_in_one_answer(server: TestServer, page: httpx.Client) -> None:
+    publish(server, "orders", {"id": 1})
+    paths = ["/quire/instance/queues.json?sort=-depth&limit=1", "/quire/instance/topics/orders.json"]
+    wrong = [
+        "/quire/instance/nothing.json",
+        "/quire/instance/queues.json?limit=x",
+        "/metrics",
+        "/quire/instance",
+    ]
+    # Figures may be a second old.
+    wait_until(lambda: page.get(paths[1]).status_code == 200)
+    answer = page.get("/console/api/several", params={"get": [*paths, *wrong, "/readyz"]})
+    queues, topic, *refused, ready = answer.json()
+    assert (queues["status"], queues["total"], len(queues["body"])) == (200, 2, 1)
+    assert topic == {"status": 200, "body": page.get(paths[1]).json()}
+    assert [each["status"] for each in refused] == [404, 400, 400, 400]
+    assert refused[0]["body"] == page.get(wrong[0]).json()
+    assert (ready["status"], ready["body"]["status"]) == (200, "ready")
+    assert page.get("/console/api/several").status_code == 400
+    assert page.get("/console/api/several", params={"get": paths[:1] * 101}).status_code == 400
+
+
+def test_several_nodes_are_answered_with_the_rights_of_each_user(guarded: TestServer) -> None:
+    paths = ["/quire/instance/clients.json", "/quire/instance/clients.json", "/quire/instance.json"]
+    with page_of(guarded, "olga") as olga, page_of(guarded, "nora") as nora:
+        for page, status in ((olga, 200), (nora, 403), (olga, 200)):
+            answer = page.get("/console/api/several", params={"get": paths})
+            assert [each["status"] for each in answer.json()] == [status] * 3
+
+
 def test_a_page_gets_a_part_of_the_messages_at_a_high_rate(server: TestServer, page: httpx.Client) -> None:
     count = 20_000
     with lines_of(page, "follow", topic="orders") as lines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -31,6 +31,10 @@ from quire.server._identity import Identity
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
+#: Answers that are kept while their figures are the newest, and the bytes that one may have.
+_KEPT_MAX: Final = 200
+_KEPT_SIZE_MAX: Final = 64 * 1024
+
 
 class AdminApp:
     """Answers requests. `_console.py` adds its paths with `add_route`."""
@@ -50,11 +54,12 @@ class AdminApp:
         self.figures: Figures = figures
         self.health: Health = health
         self._routes: list[BaseRoute] = []
+        self._answers = _Answers()
         self.add_route("/healthz", self._healthz)
-        self.add_route("/readyz", self._readyz)
-        self.add_route("/quire", self._tree)
-        self.add_route("/quire.{form}", self._tree)
-        self.add_route("/quire/{path:path}", self._tree)
+        self.add_route("/readyz", self.ready)
+        self.add_route("/quire", self.tree)
+        self.add_route("/quire.{form}", self.tree)
+        self.add_route("/quire/{path:path}", self.tree)
 
     def add_route(
         self, path: str, endpoint: Endpoint, *, methods: Sequence[str] = ("GET",), is_first: bool = False
@@ -107,13 +112,16 @@ class AdminApp:
 
     async def current(self) -> Tree:
         """Returns the figures, at most a second old, by the paths of their nodes."""
+        if (known := self.figures.known()) is not None:
+            return known
         return await asyncio.get_running_loop().run_in_executor(None, self.figures.current)
 
     async def _healthz(self, request: Request) -> Response:
         stuck = self.health.is_stuck
         return JSONResponse({"status": "stuck" if stuck else "ok"}, 503 if stuck else 200)
 
-    async def _readyz(self, request: Request) -> Response:
+    async def ready(self, request: Request) -> Response:
+        """Answers `/readyz`."""
         health = self.health
         tree: Tree = {} if health.is_stuck or not health.recovered else await self.current()
         checks = self._checks(tree)
@@ -138,14 +146,18 @@ class AdminApp:
             "not_stopping": not health.stopping,
         }
 
-    async def _tree(self, request: Request) -> Response:
+    async def tree(self, request: Request) -> Response:
+        """Answers a path of the tree. Raises `HTTPError`."""
         raw_path = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1")
         parts, form = _nodes.split(raw_path.removeprefix("/quire"))
         place = _nodes.find(parts)
         self.require(request, "monitor", _nodes.resource_of(place.path))
         query = request.query_params
-        window = Window(query)
         tree, rates = await self.current(), self.figures.rates
+        asked = raw_path, request.scope["query_string"]
+        if (kept := self._answers.find(tree, asked)) is not None:
+            return kept
+        window = Window(query)
         headers: dict[str, str] = {}
         if place.metric is not None:
             body = await self._leaf(place, form, query, tree, rates)
@@ -166,7 +178,11 @@ class AdminApp:
                 return self.may(request, "monitor", _nodes.resource_of(path))
 
             body = _whole(place, form, _forms.subtree(place, objects_at, shows), None)
-        return Response(body, media_type=_forms.TYPES[form], headers=headers)
+        answer = Response(body, media_type=_forms.TYPES[form], headers=headers)
+        # The parts of a subtree depend on the rights of the user. Details are those of now.
+        if place.node is not None and place.metric is not DETAILS:
+            self._answers.keep(tree, asked, answer)
+        return answer
 
     async def _leaf(
         self, place: Place, form: str | None, query: Mapping[str, str], tree: Tree, rates: Tree
@@ -210,6 +226,26 @@ class AdminApp:
             place.node, place.id or "", place.metric, is_rate=place.is_rate, begin=begin, end=end
         )
         return samples if points is None else _forms.thinned(samples, points)
+
+
+class _Answers:
+    """Answers that are given again while their figures are the newest: open pages of the console ask
+    for the same."""
+
+    def __init__(self) -> None:
+        self._tree: Tree | None = None
+        self._kept: dict[tuple[str, bytes], Response] = {}
+
+    def find(self, tree: Tree, asked: tuple[str, bytes]) -> Response | None:
+        """Returns the answer to a path with its query, made from these figures."""
+        return self._kept.get(asked) if tree is self._tree else None
+
+    def keep(self, tree: Tree, asked: tuple[str, bytes], answer: Response) -> None:
+        """Keeps an answer that is not large."""
+        if tree is not self._tree:
+            self._tree, self._kept = tree, {}
+        if len(answer.body) <= _KEPT_SIZE_MAX and len(self._kept) < _KEPT_MAX:
+            self._kept[asked] = answer
 
 
 def _whole(place: Place, form: str | None, value: Any, total: int | None) -> bytes:

@@ -36,8 +36,8 @@ class Figures:
         self._host = Host()
         self._started = time.time()
         self._lock = threading.Lock()
-        self._last: Tree = {}
-        self._asked = -AGE_MAX
+        #: The last figures, and the time at which they become too old.
+        self._last: tuple[Tree, float] = {}, 0.0
         self._fixed = _fixed(config, self._started)
         #: The durations of syncs, and those of publishes until they were persisted.
         self.syncs = self.persisted = Durations([], [0], 0.0)
@@ -58,10 +58,16 @@ class Figures:
     def current(self) -> Tree:
         """Returns figures that are at most a second old. It may wait for a turn of the server."""
         with self._lock:
-            if time.monotonic() - self._asked >= AGE_MAX:
-                self._last = self._read(is_sample=False)
-                self._asked = time.monotonic()
-            return self._last
+            if (known := self.known()) is not None:
+                return known
+            tree = self._read(is_sample=False)
+            self._last = tree, time.monotonic() + AGE_MAX
+            return tree
+
+    def known(self) -> Tree | None:
+        """Returns figures that are at most a second old, without waiting; `None`: there are none."""
+        tree, until = self._last
+        return tree if time.monotonic() < until else None
 
     def take(self) -> Tree:
         """Asks for the figures of a sample."""

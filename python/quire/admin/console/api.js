@@ -51,14 +51,57 @@ function withQuery(address, query) {
 }
 
 export async function get(address, query, options) {
-  return (await answer(withQuery(address, query), options)).json();
+  const asked = withQuery(address, query);
+  if (isNode(address)) return (await node(asked, options)).body;
+  return (await answer(asked, options)).json();
 }
 
 /** A part of a collection: its rows, and the number of all rows. */
 export async function getRows(address, query, options) {
-  const response = await answer(withQuery(address, query), options);
-  const rows = await response.json();
-  return { rows, total: Number(response.headers.get("X-Total-Count") ?? rows.length) };
+  const { body, total } = await node(withQuery(address, query), options);
+  return { rows: body, total: total ?? body.length };
+}
+
+const isNode = (address) => address.startsWith("/quire/") || address === "/readyz";
+
+/** Milliseconds that a request for a node waits for others, so that a page sends one request. */
+const TOGETHER = 20;
+
+/** Characters of the paths in one request. */
+const SIZE_MAX = 6000;
+
+let waiting = [];
+
+/** The answer for a node of the tree, or for `/readyz`, whose status 503 is no error: `{ status, body, total }`. */
+function node(address, { signal: abort } = {}) {
+  return new Promise((resolve, reject) => {
+    if (waiting.length === 0) setTimeout(askWaiting, TOGETHER);
+    waiting.push({ address, abort, resolve, reject });
+  });
+}
+
+function askWaiting() {
+  const asked = waiting.filter(({ abort, reject }) => (abort?.aborted ? reject(abort.reason) : true));
+  waiting = [];
+  while (asked.length) {
+    let size = 0;
+    const end = asked.findIndex(({ address }) => (size += encodeURIComponent(address).length + 5) > SIZE_MAX);
+    askTogether(asked.splice(0, end < 0 ? asked.length : Math.max(end, 1)));
+  }
+}
+
+async function askTogether(asked) {
+  const paths = new URLSearchParams(asked.map(({ address }) => ["get", address]));
+  try {
+    const answers = await (await answer(`${CONSOLE}/several?${paths}`)).json();
+    asked.forEach(({ resolve, reject }, index) => {
+      const told = answers[index];
+      if (told.status < 400 || !told.body.error) resolve(told);
+      else reject(new ApiError(told.status, told.body.error));
+    });
+  } catch (error) {
+    for (const { reject } of asked) reject(error);
+  }
 }
 
 export async function post(address, body) {

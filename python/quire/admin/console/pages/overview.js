@@ -1,9 +1,8 @@
 // The state of the server at one look, what needs attention, and the history of its main figures.
-import { useState } from "preact/hooks";
 import { html } from "../html.js";
 import { INSTANCE, path } from "../api.js";
 import { byteRate, bytes, count, duration, plural, rate, short } from "../format.js";
-import { useEvery, useHistory, usePolled } from "../hooks.js";
+import { useHistory, usePolled } from "../hooks.js";
 import { href } from "../route.js";
 import { slowness } from "./clients.js";
 import { Chart, HistoryChart } from "../parts/chart.js";
@@ -11,15 +10,7 @@ import { chosenRange, Failure, Mark, RangeChoice, Tile, Tiles } from "../parts/s
 
 const most = (rows, key) => (rows?.length ? rows.reduce((high, row) => Math.max(high, row[key] ?? 0), 0) : undefined);
 
-/** Readiness has status 503 when the server is not ready, and the same members. */
-function useReadiness() {
-  const [state, setState] = useState(null);
-  useEvery(5000, async (signal) => {
-    const response = await fetch("/readyz", { signal }).catch(() => null);
-    if (response) setState(await response.json().catch(() => null));
-  }, []);
-  return state;
-}
+const useReadiness = () => usePolled("/readyz", {}, 5000).data;
 
 /** The page about a sentence of the server. */
 const pageOf = (text) => (text.includes("destination") ? href("replication") : text.includes("client") ? href("clients", { sort: "-backlog_bytes" }) : null);
