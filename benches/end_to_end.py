@@ -282,7 +282,10 @@ class Served:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None
         self.pid = self._process.pid
-        self.url: str = json.loads(self._process.stdout.readline())["url"]
+        told = json.loads(self._process.stdout.readline())
+        self.url: str = told["url"]
+        #: `None`: no HTTP server.
+        self.admin_url: str | None = told["admin"]
         return self
 
     def __exit__(self, *_: object) -> None:
