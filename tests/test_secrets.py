@@ -28,9 +28,9 @@ from typing import Any
 import pytest
 import quire
 import quire.testing
-from quire.testing._server import write_users
+from quire.testing._server import reserve_port, write_users
 from support.server_process import ServerProcess
-from support.waiting import PATIENCE
+from support.waiting import PATIENCE, wait_until
 
 #: In every message.
 PAYLOAD = "marked-payload-4711"
@@ -345,3 +345,67 @@ def test_private_keys_stay_where_they_belong(tmp_path: Path) -> None:
     assert len(keys) >= 2
     lines = [line for key in keys for line in key.read_text().splitlines() if not line.startswith("-----")]
     written.search(KEY_PASSWORD, *lines, beside=tuple(key.name for key in keys))
+
+
+def test_secrets_of_links_stay_where_they_belong(tmp_path: Path) -> None:
+    """Three servers: `a` logs on to `b`, and `c` is refused. They write everything to their logs."""
+    users = tmp_path / "users.toml"
+    write_users(users, {"east": {"password": PASSWORD}})
+    written = Written(tmp_path)
+    port = reserve_port(written)
+
+    def server(name: str, replication: dict[str, Any]) -> ServerProcess:
+        return ServerProcess(
+            tmp_path / name,
+            standard_error=(tmp_path / f"{name}.stderr").open("w"),
+            name=name,
+            replication=replication,
+            logging={"target": "file", "file": str(tmp_path / f"{name}.log"), "level": "trace"},
+        )
+
+    def identity(number: int, secret: str, key: str) -> dict[str, Any]:
+        file = tmp_path / f"{number}.secret"
+        file.write_text(secret)
+        file.chmod(0o600)
+        topic = {"name": "^", "message_type": "json"}
+        to = {"name": "b", "addresses": f"127.0.0.1:{port}", "sync_type": "async", "topic": topic}
+        return {"destination": {**to, **({"user": "east"} if key == "password_file" else {}), key: str(file)}}
+
+    b = server(
+        "b",
+        {
+            "address": f"127.0.0.1:{port}",
+            "authentication": {"method": "users", "users_file": str(users), "max_hashing": 1},
+        },
+    )
+    a = server("a", identity(1, PASSWORD, "password_file"))
+    c = server("c", identity(2, WRONG, "password_file"))
+    d = server("d", identity(3, f"{WRONG}-token", "token_file"))
+    with b, a, c, d:
+        with quire.Client(a.url) as client, quire.Client(b.url) as other:
+            client.publish("orders", {"text": PAYLOAD})
+            client.flush(PATIENCE)
+            other.subscribe("orders", bookmark=quire.EPOCH).get(timeout=PATIENCE)
+        for running in (a, b, c, d):
+            local = ["--url", running.url]
+            states = ["live"] if running is a else ["refused"] if running in (c, d) else []
+            wait_until(lambda url=running.url, states=states: states == states_of(url))  # type: ignore[misc]
+            for command in (
+                ["replication", "ls", "--json"],
+                ["info", "--json"],
+                ["stats", "/", "--format", "json"],
+            ):
+                written.run(sys.executable, "-m", "quire", *command, *local)
+            written.add("the archive of quire doctor", doctor(tmp_path / "report", local, written) or b"")
+            written.add("/proc/PID/cmdline", Path(f"/proc/{running.pid}/cmdline").read_bytes())
+        for running in (a, b, c, d):
+            running.terminate()
+    logs = [(tmp_path / f"{name}.log").read_text() for name in "abcd"]
+    assert "wrong password" in logs[1]
+    written.search(PASSWORD, WRONG, beside=(".secret",))
+
+
+def states_of(url: str) -> list[str]:
+    """The states of the links of a server to its destinations."""
+    with quire.Client(url) as client:
+        return [each["state"] for each in client._replication()["destinations"]]
