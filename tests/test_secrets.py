@@ -20,7 +20,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -354,10 +354,12 @@ def test_secrets_of_links_stay_where_they_belong(tmp_path: Path) -> None:
     written = Written(tmp_path)
     port = reserve_port(written)
 
+    files = ExitStack()
+
     def server(name: str, replication: dict[str, Any]) -> ServerProcess:
         return ServerProcess(
             tmp_path / name,
-            standard_error=(tmp_path / f"{name}.stderr").open("w"),
+            standard_error=files.enter_context((tmp_path / f"{name}.stderr").open("w")),
             name=name,
             replication=replication,
             logging={"target": "file", "file": str(tmp_path / f"{name}.log"), "level": "trace"},
@@ -371,35 +373,36 @@ def test_secrets_of_links_stay_where_they_belong(tmp_path: Path) -> None:
         to = {"name": "b", "addresses": f"127.0.0.1:{port}", "sync_type": "async", "topic": topic}
         return {"destination": {**to, **({"user": "east"} if key == "password_file" else {}), key: str(file)}}
 
-    b = server(
-        "b",
-        {
-            "address": f"127.0.0.1:{port}",
-            "authentication": {"method": "users", "users_file": str(users), "max_hashing": 1},
-        },
-    )
-    a = server("a", identity(1, PASSWORD, "password_file"))
-    c = server("c", identity(2, WRONG, "password_file"))
-    d = server("d", identity(3, f"{WRONG}-token", "token_file"))
-    with b, a, c, d:
-        with quire.Client(a.url) as client, quire.Client(b.url) as other:
-            client.publish("orders", {"text": PAYLOAD})
-            client.flush(PATIENCE)
-            other.subscribe("orders", bookmark=quire.EPOCH).get(timeout=PATIENCE)
-        for running in (a, b, c, d):
-            local = ["--url", running.url]
-            states = ["live"] if running is a else ["refused"] if running in (c, d) else []
-            wait_until(lambda url=running.url, states=states: states == states_of(url))  # type: ignore[misc]
-            for command in (
-                ["replication", "ls", "--json"],
-                ["info", "--json"],
-                ["stats", "/", "--format", "json"],
-            ):
-                written.run(sys.executable, "-m", "quire", *command, *local)
-            written.add("the archive of quire doctor", doctor(tmp_path / "report", local, written) or b"")
-            written.add("/proc/PID/cmdline", Path(f"/proc/{running.pid}/cmdline").read_bytes())
-        for running in (a, b, c, d):
-            running.terminate()
+    with files:
+        b = server(
+            "b",
+            {
+                "address": f"127.0.0.1:{port}",
+                "authentication": {"method": "users", "users_file": str(users), "max_hashing": 1},
+            },
+        )
+        a = server("a", identity(1, PASSWORD, "password_file"))
+        c = server("c", identity(2, WRONG, "password_file"))
+        d = server("d", identity(3, f"{WRONG}-token", "token_file"))
+        with b, a, c, d:
+            with quire.Client(a.url) as client, quire.Client(b.url) as other:
+                client.publish("orders", {"text": PAYLOAD})
+                client.flush(PATIENCE)
+                other.subscribe("orders", bookmark=quire.EPOCH).get(timeout=PATIENCE)
+            for running in (a, b, c, d):
+                local = ["--url", running.url]
+                states = ["live"] if running is a else ["refused"] if running in (c, d) else []
+                wait_until(lambda url=running.url, states=states: states == states_of(url))  # type: ignore[misc]
+                for command in (
+                    ["replication", "ls", "--json"],
+                    ["info", "--json"],
+                    ["stats", "/", "--format", "json"],
+                ):
+                    written.run(sys.executable, "-m", "quire", *command, *local)
+                written.add("the archive of quire doctor", doctor(tmp_path / "report", local, written) or b"")
+                written.add("/proc/PID/cmdline", Path(f"/proc/{running.pid}/cmdline").read_bytes())
+            for running in (a, b, c, d):
+                running.terminate()
     logs = [(tmp_path / f"{name}.log").read_text() for name in "abcd"]
     assert "wrong password" in logs[1]
     written.search(PASSWORD, WRONG, beside=(".secret",))
