@@ -327,7 +327,7 @@ def test_every_mistake_that_only_the_core_sees_is_reported_at_once(tmp_path: Pat
 def test_the_mistakes_of_all_stages_are_reported_at_once(tmp_path: Path) -> None:
     text = (
         "x = 1\n"
-        "[[conflated_topic]]\nname = 'v'\n"
+        "[[group_local_queue]]\nname = 'v'\n"
         "[[queue]]\nname = 'a'\nmessage_type = 'json'\nlease_period = 'long'\nfilter = '/a ='\n"
         "[[queue]]\nmessage_type = 'json'\n"
         "[[queue]]\nname = 'c'\nmessage_type = 'json'\nfilter = '/a +'\n"
@@ -338,7 +338,7 @@ def test_the_mistakes_of_all_stages_are_reported_at_once(tmp_path: Path) -> None
         load(tmp_path, text)
     assert [(mistake.line, mistake.key) for mistake in caught.value.mistakes] == [
         (1, "x"),
-        (2, "conflated_topic"),
+        (2, "group_local_queue"),
         (7, "queue[0].lease_period"),
         (8, "queue[0].filter"),
         (9, "queue[1].name"),
@@ -536,12 +536,21 @@ def test_the_last_value_topic_of_the_example_is_one(tmp_path: Path) -> None:
 
 
 def test_the_view_of_the_example_is_one(tmp_path: Path) -> None:
-    begin, end = EXAMPLE.index("# [[view]]"), EXAMPLE.index("# Example queue")
+    begin, end = EXAMPLE.index("# [[view]]"), EXAMPLE.index("# Example conflated topic")
     lines = [line.removeprefix("# ") for line in EXAMPLE[begin:end].splitlines()]
     config = load(tmp_path, EXAMPLE + SOW_TOPIC + "\n".join(lines))
     config.check()
     [view] = config.view
     assert (view.name, view.underlying_topic, view.grouping) == ("exposure", "orders", ("/account",))
+
+
+def test_the_conflated_topic_of_the_example_is_one(tmp_path: Path) -> None:
+    begin, end = EXAMPLE.index("# [[conflated_topic]]"), EXAMPLE.index("# Example queue")
+    lines = [line.removeprefix("# ") for line in EXAMPLE[begin:end].splitlines()]
+    config = load(tmp_path, EXAMPLE + SOW_TOPIC + "\n".join(lines))
+    config.check()
+    [topic] = config.conflated_topic
+    assert (topic.name, topic.underlying_topic, topic.interval) == ("orders-C", "orders", 5.0)
 
 
 SOW_TOPIC = """
@@ -607,7 +616,7 @@ def test_a_last_value_topic_with_a_pattern_keeps_no_history(tmp_path: Path) -> N
         (SOW_TOPIC + 'history = { window = "1s", depth = 3 }', "sow_topic[0].history.depth", "unknown key"),
         (SOW_TOPIC + "preprocessing = [1]", "sow_topic[0].preprocessing[0]", "text"),
         (SOW_TOPIC + "pattern = 1", "sow_topic[0].pattern", "text"),
-        ("[[conflated_topic]]", "conflated_topic", "conflated_topic is not in this version"),
+        ("[[group_local_queue]]", "group_local_queue", "group_local_queue is not in this version"),
         (SOW_TOPIC + 'durability = "x"', "sow_topic[0].durability", "persistent"),
         (SOW_TOPIC + 'expiration = "0s"', "sow_topic[0].expiration", "0"),
         (SOW_TOPIC + 'expiration = "never"', "sow_topic[0].expiration", "never"),

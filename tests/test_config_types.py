@@ -37,6 +37,9 @@ def test_keys_accept_durations_sizes_and_tables_as_people_write_them() -> None:
         view=quire.config.View(
             name="totals", message_type="json", underlying_topic="orders", projection="COUNT(1) AS /n"
         ),
+        conflated_topic=quire.config.ConflatedTopic(
+            name="orders-C", message_type="json", underlying_topic="orders", interval="100ms"
+        ),
     )
     assert config.queue[0] == jobs
     assert config.transport[0].max_message_size == 65536

@@ -25,14 +25,14 @@ pub use quire_kernel::entitlement::{
 use quire_kernel::timer::Timer;
 pub use quire_kernel::{
     Access, AccessRules, AdminCommand, AdminReply, BrokerConfig, ByClients, Compression, ConfigError,
-    ConnectionId, ConnectionStats, DestinationSettings, DestinationStats, Durability, DurationFigures, Event,
-    Figures, HeldFigures, HistorySettings, Input, JournalFigures, LeftOutBecause, Level, Limits,
-    LinkIdentity, Maintenance, MaintenanceConfig, MaintenanceDone, MaintenanceJob, OpenError, Output, Page,
-    QueueChanges, QueueFigures, QueueSettings, QueueStats, ReadDone, ReadRequest, ReadTicket, RecordedTopic,
-    ReplicatedTopic, ReplicationConfig, ReplicationStats, ServerStats, SourceStats, SowTopicSettings, Stats,
-    Stopwatch, SubscriptionStats, SyncType, TableChanges, TableDurability, TableExpiration, TableFigures,
-    TopicStats, TransactionLogConfig, TransportConfig, TransportFigures, TransportId, ViewSettings, code_of,
-    replay, scan,
+    ConflatedTopicSettings, ConnectionId, ConnectionStats, DestinationSettings, DestinationStats, Durability,
+    DurationFigures, Event, Figures, HeldFigures, HistorySettings, Input, JournalFigures, LeftOutBecause,
+    Level, Limits, LinkIdentity, Maintenance, MaintenanceConfig, MaintenanceDone, MaintenanceJob, OpenError,
+    Output, Page, QueueChanges, QueueFigures, QueueSettings, QueueStats, ReadDone, ReadRequest, ReadTicket,
+    RecordedTopic, ReplicatedTopic, ReplicationConfig, ReplicationStats, ServerStats, SourceStats,
+    SowTopicSettings, Stats, Stopwatch, SubscriptionStats, SyncType, TableChanges, TableDurability,
+    TableExpiration, TableFigures, TopicStats, TransactionLogConfig, TransportConfig, TransportFigures,
+    TransportId, ViewSettings, code_of, replay, scan,
 };
 pub use quire_link::summary;
 pub use tables::{MakePart, SnapshotPart, SnapshotParts, SnapshotSteps};

@@ -44,6 +44,7 @@ pub mod work;
 
 pub use access::Access;
 pub use admin::{AdminCommand, AdminReply};
+pub use config::conflated::ConflatedTopicSettings;
 pub use config::links::{Compression, DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
 pub use config::queues::{QueueChanges, QueueSettings};
 pub use config::tables::{HistorySettings, SowTopicSettings, TableDurability, TableExpiration};

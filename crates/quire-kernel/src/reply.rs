@@ -120,17 +120,20 @@ pub fn not_last_value(topic: &str, is_container: bool) -> Refused {
     Refused::new(Code::NotLastValue, reason)
 }
 
-/// Why clients cannot change a view.
-pub fn is_view(topic: &str) -> String {
-    format!("the topic {topic:?} is a view: the server computes its records; publish to its underlying topic")
+/// Why clients cannot change a view or a conflated topic.
+pub fn is_computed(topic: &str) -> String {
+    format!(
+        "the topic {topic:?} is a view or a conflated topic: the server computes its records; publish to its underlying \
+         topic"
+    )
 }
 
 /// Why one publish was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     BadTopic(TopicError),
-    /// The topic is a view.
-    IsView(Arc<str>),
+    /// The topic is a view or a conflated topic.
+    IsComputed(Arc<str>),
     TooManyTopics,
     /// The topic is validated, and the message is not well formed.
     BadMessage(String),
@@ -158,7 +161,7 @@ impl Refusal {
     pub fn code(&self) -> Code {
         match self {
             Refusal::NotRecorded(_) => Code::NotJournaled,
-            Refusal::BadTopic(_) | Refusal::IsView(_) => Code::BadTopic,
+            Refusal::BadTopic(_) | Refusal::IsComputed(_) => Code::BadTopic,
             Refusal::BadMessage(_) => Code::BadMessage,
             Refusal::TooManyTopics => Code::LimitExceeded,
             Refusal::NoQueue(_) => Code::UnknownQueue,
@@ -180,7 +183,7 @@ impl Refusal {
             Refusal::TooManyTopics => {
                 "the log has max_topics topics, and this is a new one; raise transaction_log.max_topics of the server".into()
             }
-            Refusal::IsView(topic) => is_view(topic).into(),
+            Refusal::IsComputed(topic) => is_computed(topic).into(),
             Refusal::NotRecorded(topic) => {
                 format!("the transaction log does not record the topic {topic:?}, so the message was not taken").into()
             }

@@ -314,12 +314,16 @@ pub struct TableFigures {
     /// For a last-value topic that has a pattern: the number of topics with records.
     #[serde(rename = "topics", skip_serializing_if = "Option::is_none")]
     pub topic_count: Option<u64>,
-    /// For a view: the topic that it is computed from.
+    /// For a view and a conflated topic: the topic that they are computed from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub underlying_topic: Option<String>,
-    /// For a view: the changes of that topic that the view does not have yet.
+    /// For a view: the changes of that topic that it does not have yet. For a conflated topic: the
+    /// records of that topic that have changed, and are not copied yet.
     #[serde(rename = "waiting_changes", skip_serializing_if = "Option::is_none")]
     pub waiting_count: Option<u64>,
+    /// For a conflated topic: the time between two changes of one record, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval_ms: Option<u64>,
 }
 
 /// The changes of the records of a last-value topic, and its queries, since the start.

@@ -7,7 +7,7 @@ Every table may be given as a model or as a mapping with the same keys. `quire.c
 from quire.config._admin import Admin
 from quire.config._authentication import Authentication
 from quire.config._entitlement import Entitlement
-from quire.config._last_values import SowTopic, View
+from quire.config._last_values import ConflatedTopic, SowTopic, View
 from quire.config._logging import Logging
 from quire.config._models import Config, Limits, Maintenance, Queue, RecordedTopic, TransactionLog, Transport
 from quire.config._replication import Destination, ReplicatedTopic, Replication
@@ -20,6 +20,7 @@ __all__ = [
     "Admin",
     "Authentication",
     "Config",
+    "ConflatedTopic",
     "Destination",
     "Entitlement",
     "Limits",

@@ -155,7 +155,7 @@ message_type = "json"
 # [[view]]
 # name = "exposure"
 # message_type = "json"
-# underlying_topic = "orders"         # a last-value topic, or another view
+# underlying_topic = "orders"         # a last-value topic, a conflated topic, or another view
 # projection = ["/account", "SUM(/price * /qty) AS /notional", "COUNT(/order_id) AS /orders"]
 # grouping = ["/account"]             # without it, all records are one group
 # filter = "/state != 'cancelled'"    # only records of the source that match
@@ -163,6 +163,16 @@ message_type = "json"
 # index = ["/notional"]
 # key_domain = "exposure"
 # inline_conflation = false           # true: a group that changes several times is delivered once
+
+# Example conflated topic: a copy that changes at most once per interval. Uncomment to enable.
+# [[conflated_topic]]
+# name = "orders-C"
+# message_type = "json"               # that of the source
+# underlying_topic = "orders"         # a last-value topic, a view, or another conflated topic
+# interval = "5s"
+# filter = "/qty > 0"                 # only records of the source that match
+# hash_index = [["/symbol"]]          # the fields of the key have an index
+# index = ["/price"]
 
 # Example queue. Uncomment to enable. [[local_queue]] has the same keys (docs/replication.md).
 # [[queue]]

@@ -1,4 +1,5 @@
-"""The configuration of last-value topics and views: `[[sow_topic]]` (docs/last-values.md) and `[[view]]` (docs/views.md)."""
+"""The configuration of last-value topics: `[[sow_topic]]` (docs/last-values.md), `[[view]]` (docs/views.md) and
+`[[conflated_topic]]` (docs/conflated-topics.md)."""
 
 from __future__ import annotations
 
@@ -9,10 +10,18 @@ from pydantic import Field, TypeAdapter, field_validator, model_validator
 
 from quire._filter import MessageType
 from quire.config._model import Model, Texts
-from quire.config._values import Duration, DurationLike, Period, SizeLike, Table, size_between
+from quire.config._values import (
+    Duration,
+    DurationLike,
+    Period,
+    SizeLike,
+    Table,
+    duration_between,
+    size_between,
+)
 
 #: Tables of the configuration that this version does not have.
-TABLES_LATER: Final = ("conflated_topic", "group_local_queue")
+TABLES_LATER: Final = ("group_local_queue",)
 
 _PERIOD: Final[TypeAdapter[float]] = TypeAdapter(Period)
 
@@ -138,7 +147,7 @@ class View(Model):
     name: Annotated[str, Field(min_length=1)]
     #: The type of the messages of the view.
     message_type: MessageType
-    #: The source: a last-value topic, or another view.
+    #: The source: a last-value topic, a conflated topic, or another view.
     underlying_topic: Annotated[str, Field(min_length=1)]
     #: The fields of a record: `expression AS /destination`.
     projection: Annotated[Assignments, Field(min_length=1)]
@@ -175,3 +184,39 @@ class View(Model):
     def to_core(self) -> dict[str, Any]:
         """Returns the form that the core reads."""
         return self.model_dump()
+
+
+class ConflatedTopic(Model):
+    """A copy of a last-value topic that changes at most once per interval (docs/conflated-topics.md)."""
+
+    name: Annotated[str, Field(min_length=1)]
+    #: The type of the messages, which is that of the source.
+    message_type: MessageType
+    #: The source: a last-value topic, a view, or another conflated topic.
+    underlying_topic: Annotated[str, Field(min_length=1)]
+    #: The time between two changes of one record.
+    interval: Annotated[float, duration_between("100ms")] = 5.0
+    #: Only records of the source that match.
+    filter: str | None = None
+    #: Lists of fields that queries compare with `=`. The fields of the key have an index.
+    hash_index: tuple[Fields, ...] = ()
+    #: Fields that queries compare in other ways.
+    index: Fields = ()
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str,
+            message_type: MessageType,
+            underlying_topic: str,
+            interval: DurationLike = ...,
+            filter: str | None = ...,
+            hash_index: Sequence[str | Sequence[str]] = ...,
+            index: str | Sequence[str] = ...,
+        ) -> None: ...
+
+    def to_core(self) -> dict[str, Any]:
+        """Returns the form that the core reads, with the interval in nanoseconds."""
+        return self.model_dump(exclude={"interval"}) | {"interval_ns": round(self.interval * 1e9)}

@@ -45,6 +45,7 @@ def place_of(key: str) -> tuple[str | int, ...]:
         "queues": "queue",
         "sow_topics": "sow_topic",
         "views": "view",
+        "conflated_topics": "conflated_topic",
         "topics": "topic",
         "transports": "transport",
         "destinations": "destination",

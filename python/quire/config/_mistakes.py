@@ -70,6 +70,14 @@ def _separate(error: ValidationError) -> list[ErrorDetails]:
 #: Keys whose mistakes in the core do not depend on other keys.
 _STANDALONE: Final = (("filter",), ("priority",), ("barrier_expression",))
 
+#: Tables whose topics read the log, and tables whose topics read those of others.
+_READS_LOG: Final = (("queue",), ("sow_topic",), ("view",), ("conflated_topic",))
+_READS_SOURCE: Final = (("view",), ("conflated_topic",))
+_SOURCES: Final = (("sow_topic",), ("queue",), *_READS_SOURCE)
+
+#: Keys whose mistakes can follow from those of a source.
+_OF_SOURCE: Final = (("underlying_topic",), ("message_type",))
+
 #: Values for required keys of tables that were missing or not allowed. The braces are for a number.
 _REQUIRED: Final = {"name": "mistake-{}", "message_type": "json"}
 
@@ -121,15 +129,20 @@ class Mistakes:
         """Notes the mistakes that the core found in the rest, except those that may follow from
         other mistakes.
 
-        The core compares queues and last-value topics with the recorded topics.
+        The core compares queues and last-value topics with the recorded topics, and views and
+        conflated topics with their sources.
         """
         tables = {_table_of(place) for place in self._places}
         log = ("transaction_log", "topic")
         is_log_partial = any(place[:2] in (log, log[:1]) for place in self._places)
+        is_source_partial = any(place[:1] in _SOURCES for place in self._places)
         for key, reason in mistakes:
             place = self._in_file(place_of(key))
-            depends_on_log = is_log_partial and place[:1] in (("queue",), ("sow_topic",), ("view",))
-            if place[-1:] in _STANDALONE or not (_table_of(place) in tables or depends_on_log):
+            depends_on_source = place[:1] in _READS_SOURCE and place[-1:] in _OF_SOURCE
+            depends_on_others = (is_log_partial and place[:1] in _READS_LOG) or (
+                is_source_partial and depends_on_source
+            )
+            if place[-1:] in _STANDALONE or not (_table_of(place) in tables or depends_on_others):
                 self._add(place, reason)
 
     def _add(self, place: Place, reason: str) -> None:

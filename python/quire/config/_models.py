@@ -29,7 +29,7 @@ from quire._text import path_to_core
 from quire.config._admin import CLIENTS_INSIDE_MAX, IN_MEMORY, Admin
 from quire.config._authentication import Authentication
 from quire.config._entitlement import Entitlement
-from quire.config._last_values import TABLES_LATER, SowTopic, View, not_in_this_version
+from quire.config._last_values import TABLES_LATER, ConflatedTopic, SowTopic, View, not_in_this_version
 from quire.config._locate import line_of, path_text, place_of
 from quire.config._logging import Logging
 from quire.config._mistakes import Mistakes, expected, got, refused, together
@@ -489,6 +489,8 @@ class Config(Model):
     sow_topic: tuple[SowTopic, ...] = ()
     #: Topics that the server computes from last-value topics.
     view: tuple[View, ...] = ()
+    #: Copies of last-value topics that change at most once per interval.
+    conflated_topic: tuple[ConflatedTopic, ...] = ()
     #: The links to other instances.
     replication: Replication = Replication()
     #: The HTTP server of administration, and the statistics.
@@ -517,6 +519,7 @@ class Config(Model):
             local_queue: Queue | Table | Sequence[Queue | Table] = ...,
             sow_topic: SowTopic | Table | Sequence[SowTopic | Table] = ...,
             view: View | Table | Sequence[View | Table] = ...,
+            conflated_topic: ConflatedTopic | Table | Sequence[ConflatedTopic | Table] = ...,
             replication: Replication | Table = ...,
             admin: Admin | Table | None = ...,
             logging: Logging | Table | Sequence[Logging | Table] = ...,
@@ -555,6 +558,7 @@ class Config(Model):
             sow_topic=SowTopic,
             logging=Logging,
             view=View,
+            conflated_topic=ConflatedTopic,
         )
 
     @classmethod
@@ -825,6 +829,7 @@ class Config(Model):
                 ),
                 "sow_topics": [topic.to_core() for topic in self.sow_topic],
                 "views": [view.to_core() for view in self.view],
+                "conflated_topics": [topic.to_core() for topic in self.conflated_topic],
                 "entitlements": self.entitlements_to_core(),
                 "user_limits": [limit.to_core() for limit in self.user_limit],
                 "transports": [

@@ -120,7 +120,8 @@ impl Broker {
                 format!("topic {:?}: a queue that was created at run time has the name", tables[index].name);
             let key = match index.checked_sub(config.sow_topics.len()) {
                 None => format!("sow_topics[{index}].name"),
-                Some(_) => "views.name".to_owned(),
+                Some(_) if tables[index].view.is_some() => "views.name".to_owned(),
+                Some(_) => "conflated_topics.name".to_owned(),
             };
             return Err(ConfigError::new(key, reason).into());
         }
@@ -150,7 +151,7 @@ impl Broker {
         };
         broker.queues.recover(&mut broker.cx, on_progress)?;
         broker.tables.recover(&mut broker.cx, run_steps, on_progress)?;
-        broker.tables.compute_views(&mut broker.cx);
+        broker.tables.compute_all(&mut broker.cx);
         Ok(broker)
     }
 
@@ -500,7 +501,7 @@ impl Broker {
         }
     }
 
-    /// Changes the views of the topics that have changed.
+    /// Changes the views and the conflated topics of the topics that have changed.
     fn serve_views(&mut self) {
         self.intake().serve_views();
     }

@@ -37,7 +37,7 @@ use crate::config::ConfigErrors;
 use crate::config::queues::QueueChanges;
 use crate::context::Context;
 use crate::failure::code_of;
-use crate::reply::{Refused, is_view};
+use crate::reply::{Refused, is_computed};
 use crate::session::Stall;
 use crate::subscription::ServedBy;
 use crate::topic::{Incoming, RecordingRule};
@@ -547,13 +547,13 @@ fn check_not_replicated(cx: &Context, definition: &Definition) -> Result<(), Ref
     }
 }
 
-/// Only the server writes to a view.
+/// Only the server writes to a view or a conflated topic.
 pub(super) fn check_targets(cx: &Context, definition: &Definition) -> Result<(), Refused> {
     let dead_letters = definition.dead_letter_topic.as_ref().map(|topic| ("dead_letter_topic", topic));
     let targets = [("default_publish_target", &definition.publish_target)].into_iter().chain(dead_letters);
     for (key, topic) in targets {
-        if cx.topics.is_view(topic) {
-            return Err(Refused::new(Code::BadOption, format!("{key}: {}", is_view(topic))));
+        if cx.topics.is_computed(topic) {
+            return Err(Refused::new(Code::BadOption, format!("{key}: {}", is_computed(topic))));
         }
     }
     Ok(())

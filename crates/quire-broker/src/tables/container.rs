@@ -208,6 +208,7 @@ impl Tables {
             pattern: definition.pattern.as_ref().map(|(text, _)| text.clone()),
             topic_count: None,
             underlying_topic: None,
+            interval_ms: None,
             waiting_count: None,
         };
         for id in &container.tables {

@@ -139,8 +139,8 @@ impl View {
 
 impl Tables {
     /// Whether the records of a table are computed.
-    pub(crate) fn is_view(&self, id: TableId) -> bool {
-        self.all[id.0 as usize].definition.view.is_some()
+    pub(crate) fn is_computed(&self, id: TableId) -> bool {
+        self.all[id.0 as usize].definition.is_computed()
     }
 
     /// Whether changes wait for views.
@@ -199,21 +199,20 @@ impl Tables {
         self.derived.updates.pop_front()
     }
 
-    /// Computes the records of all views from those of their sources, at a start. Nothing is
-    /// delivered.
-    pub(crate) fn compute_views(&mut self, cx: &mut Context) {
-        for number in 0..self.derived.views.len() {
-            let source = self.derived.views[number].source;
-            self.add_all_rows(number, source);
-            let ids: Vec<GroupId> = self.derived.views[number].groups.ids().collect();
-            for id in ids {
-                let Tables { all, derived, arena, .. } = self;
-                let view = &mut derived.views[number];
-                let definition = all[view.table.0 as usize].definition.clone();
-                let (update, event) = view.update(&definition, id, Timestamp(0), arena);
-                event.into_iter().for_each(|event| cx.note(event));
-                self.restore_update(cx, &update);
-            }
+    /// Computes the records of a view from those of its source, at a start. Nothing is delivered.
+    pub(super) fn compute_view(&mut self, cx: &mut Context, table: TableId) {
+        let number = self.derived.views.iter().position(|view| view.table == table);
+        let Some(number) = number else { return };
+        let source = self.derived.views[number].source;
+        self.add_all_rows(number, source);
+        let ids: Vec<GroupId> = self.derived.views[number].groups.ids().collect();
+        for id in ids {
+            let Tables { all, derived, arena, .. } = self;
+            let view = &mut derived.views[number];
+            let definition = all[view.table.0 as usize].definition.clone();
+            let (update, event) = view.update(&definition, id, Timestamp(0), arena);
+            event.into_iter().for_each(|event| cx.note(event));
+            self.restore_update(cx, &update);
         }
     }
 
@@ -232,10 +231,9 @@ impl Tables {
 
     fn restore_update(&mut self, cx: &mut Context, update: &Update) {
         let Some(data) = &update.data else { return };
-        self.unrecorded_count += 1;
         let row = Row {
             key: &update.key,
-            position: Position::new(UNRECORDED_BEGIN + self.unrecorded_count),
+            position: Position::ZERO,
             timestamp: update.timestamp,
             stamp: None,
             expires: None,
@@ -243,7 +241,14 @@ impl Tables {
             headers: Headers::NONE,
             data,
         };
-        let state = self.state(update.table);
+        self.restore_row(cx, update.table, &row);
+    }
+
+    /// A record of a computed topic, at a start.
+    pub(super) fn restore_row(&mut self, cx: &mut Context, table: TableId, row: &Row<'_>) {
+        self.unrecorded_count += 1;
+        let row = Row { position: Position::new(UNRECORDED_BEGIN + self.unrecorded_count), ..*row };
+        let state = self.state(table);
         if let Err(error) = state.table.put_with(&row, PutOptions::default()) {
             cx.note(super::unkept(&state.definition, row.position, &error));
         }

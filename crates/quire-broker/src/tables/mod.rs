@@ -15,6 +15,7 @@
 //!   (`subscribe.rs`).
 //! - [`forget_session`](Tables::forget_session), [`may_resume`](Tables::may_resume): when a
 //!   connection ends, or takes data again.
+//! - [`copy_next`](Tables::copy_next): once per turn, for the conflated topics (`conflated.rs`).
 //! - [`derive_next`](Tables::derive_next), [`next_update`](Tables::next_update): once per turn, for
 //!   the views (`derived.rs`).
 //! - [`next_expired`](Tables::next_expired), [`next_portion`](Tables::next_portion),
@@ -31,6 +32,7 @@
 
 mod aggregate;
 mod change;
+mod conflated;
 mod container;
 mod delete;
 mod derived;
@@ -75,6 +77,8 @@ use crate::subscription::{Begun, Replaced, SowViews, SubscriptionId, UNRECORDED_
 use crate::tail::{Consumed, LogConsumer};
 use crate::topic::{ContainerId, ContainerRoute, TableId, TableRoutes, TopicId};
 use change::RowChange;
+use conflated::Conflated;
+pub(crate) use conflated::Copied;
 use container::Container;
 use delete::RefusedDelete;
 pub(crate) use delete::{DeleteDone, Portion};
@@ -135,6 +139,7 @@ pub(crate) struct Tables {
     expired_at: Option<Instant>,
     unrecorded_count: u64,
     derived: Derived,
+    conflated: Conflated,
     ahead: LookAhead,
     arena: Arena,
 }
@@ -154,6 +159,8 @@ struct TableState {
     followers: Followers,
     /// The views of the topic, as the places of `derived`.
     views: Vec<usize>,
+    /// The conflated topics that copy the topic, as the places of `conflated`.
+    copies: Vec<usize>,
     /// The number of delta subscriptions.
     delta_count: usize,
     /// It was logged that a message has no value for a field of the key.
@@ -242,6 +249,7 @@ impl Tables {
         let mut all: Vec<_> = all.collect::<Result<_, _>>()?;
         Ok(Tables {
             derived: Derived::new(&mut all),
+            conflated: Conflated::new(&mut all),
             all,
             containers: containers.into_iter().map(Container::new).collect(),
             free: Vec::new(),
@@ -269,7 +277,7 @@ impl Tables {
     pub(crate) fn routes(definitions: &[TableDefinition]) -> TableRoutes {
         let topics = definitions.iter().filter(|definition| definition.pattern.is_none());
         let numbered = (0..).map(TableId).zip(topics);
-        let views = definitions.iter().filter(|definition| definition.view.is_some());
+        let computed = definitions.iter().filter(|definition| definition.is_computed());
         let container = |definition: &TableDefinition| {
             let (_, pattern) = definition.pattern.clone()?;
             Some(ContainerRoute {
@@ -279,7 +287,7 @@ impl Tables {
             })
         };
         TableRoutes {
-            views: views.map(|view| view.name.clone()).collect(),
+            computed: computed.map(|definition| definition.name.clone()).collect(),
             tables: numbered.map(|(id, table)| (table.name.clone(), (id, table.message_type))).collect(),
             containers: definitions.iter().filter_map(container).collect(),
         }
@@ -425,7 +433,7 @@ impl Tables {
     fn keep_order(&mut self, cx: &Context, id: TableId) {
         let state = self.state(id);
         let deletes_max = if state.container.is_some() { PATTERN_DELETES_MAX } else { DELETES_MAX };
-        if state.definition.view.is_some() {
+        if state.definition.is_computed() {
             return;
         }
         // The log or a snapshot may be of a server that had replication before.
@@ -455,22 +463,23 @@ impl Tables {
         self.left_of_previous(id, MessageKind::Oof(reason), timestamp)
     }
 
-    /// The next time when a record expires, at the resolution of lifetimes, or when the snapshots
-    /// must be checked.
+    /// The next time when a record expires, at the resolution of lifetimes, when the snapshots must
+    /// be checked, or when a conflated topic copies.
     pub(crate) fn next_timeout(&self, now: Now) -> Option<Instant> {
         let next = self.expiring.first().map(|(next, _)| {
             let left = Duration::from_nanos(next.as_ns().saturating_sub(now.wall.as_ns()));
             let earliest = self.expired_at.map_or(now.instant, |at| at + EXPIRY_RESOLUTION);
             (now.instant + left).max(earliest)
         });
-        next.into_iter().chain(self.snapshot_due()).min()
+        next.into_iter().chain(self.snapshot_due()).chain(self.conflated.next_due()).min()
     }
 
     /// Adds the figures of last-value topics to a list of topics.
     pub(crate) fn describe(&self, cx: &Context, page: &mut Page<TopicStats>) {
         for topic in &mut page.items {
             let figures = cx.topics.table(&topic.topic).map(|id| {
-                let waiting_count = self.derived.waiting_count(id);
+                let waiting_count =
+                    self.derived.waiting_count(id).or_else(|| self.conflated.waiting_count(id));
                 TableFigures { waiting_count, ..self.all[id.0 as usize].figures() }
             });
             topic.last_values = figures.or_else(|| self.container_figures(&topic.topic));
@@ -519,6 +528,7 @@ impl TableState {
             watchers: Vec::new(),
             followers: Followers::default(),
             views: Vec::new(),
+            copies: Vec::new(),
             delta_count: 0,
             has_logged_missing: false,
             has_logged_forgotten: false,
@@ -551,7 +561,8 @@ impl TableState {
             snapshot_position: self.snapshot_position.get(),
             pattern: None,
             topic_count: None,
-            underlying_topic: self.definition.view.as_ref().map(|view| view.source.to_string()),
+            underlying_topic: self.definition.source().map(str::to_owned),
+            interval_ms: self.definition.conflated.as_ref().map(|it| it.interval.as_millis() as u64),
             waiting_count: None,
         }
     }

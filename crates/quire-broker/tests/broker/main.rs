@@ -7,6 +7,7 @@ mod beside_publishes;
 mod blocking;
 mod bookmarks;
 mod clock;
+mod conflated_topics;
 mod conflating;
 mod connections;
 mod costly_filters;

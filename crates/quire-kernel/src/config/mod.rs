@@ -1,5 +1,7 @@
 //! The configuration of a broker, as the drivers pass it: one JSON object. Every key is checked.
 
+pub mod computed;
+pub mod conflated;
 pub mod links;
 pub mod queues;
 pub mod route;
@@ -15,6 +17,7 @@ use serde::Deserialize;
 
 use crate::entitlement::{Entitlements, EntrySettings, Explanation, Right, UserLimitSettings, UserLimits};
 use crate::topic::RecordingRule;
+use conflated::ConflatedTopicSettings;
 use links::{Definition as LinkDefinition, ReplicatedTopic, ReplicationConfig};
 use queues::{Definition, QueueSettings};
 use quire_expression::filter::{ClientFacts, FilterOptions, InstanceFacts, similar};
@@ -23,7 +26,7 @@ use quire_expression::select::Select;
 use quire_expression::topic::TopicSelector;
 use quire_queue::QUEUES_MAX;
 use tables::{SowTopicSettings, TableDefinition};
-use views::{Known, ViewDefinition, ViewSettings};
+use views::ViewSettings;
 
 /// The settings that a broker needs before it starts.
 ///
@@ -46,6 +49,8 @@ pub struct BrokerConfig {
     pub sow_topics: Vec<SowTopicSettings>,
     /// The topics that are computed from last-value topics.
     pub views: Vec<ViewSettings>,
+    /// The copies of last-value topics and views that change once per interval.
+    pub conflated_topics: Vec<ConflatedTopicSettings>,
     /// Links to other instances.
     pub replication: ReplicationConfig,
     /// Which user may do what. Without an entry, every user may do everything.
@@ -273,7 +278,8 @@ pub struct Limits {
 pub struct Compiled {
     pub rules: Vec<RecordingRule>,
     pub queues: Vec<Definition>,
-    /// The last-value topics, and then the views. Each view follows its source.
+    /// The last-value topics, and then the views and the conflated topics. Each of these follows
+    /// its source.
     pub tables: Vec<TableDefinition>,
     pub links: Vec<LinkDefinition>,
     pub entitlements: Option<Arc<Entitlements>>,
@@ -535,10 +541,10 @@ impl BrokerConfig {
         errors.none_or(())
     }
 
-    /// The recording rules, the queues, the last-value topics and the views, with their patterns
-    /// and filters compiled. Queues and last-value topics are checked only when the rules are
-    /// valid, because their checks depend on the rules. Views are checked when all others are
-    /// valid.
+    /// The recording rules, the queues, the last-value topics and the topics computed from them,
+    /// with their patterns and filters compiled. Queues and last-value topics are checked only when
+    /// the rules are valid, because their checks depend on the rules. Views and conflated topics
+    /// are checked when all others are valid.
     pub fn compile(&self) -> Result<Compiled, ConfigErrors> {
         let options = self.filter_options();
         let rules = RecordingRule::compile(&self.transaction_log.topics, &options)?;
@@ -551,16 +557,17 @@ impl BrokerConfig {
         match (queues, tables, links, entitlements, user_limits) {
             (Ok(queues), Ok(mut tables), Ok(links), Ok(entitlements), Ok(user_limits)) => {
                 let mut errors = ConfigErrors::default();
-                let known = Known { tables: &tables, queues: &queues };
-                let views = match ViewDefinition::compile(&self.views, &known, &options) {
-                    Ok(views) => views,
+                let known = computed::Known { tables: &tables, queues: &queues };
+                let computed = computed::compile(&self.views, &self.conflated_topics, &known, &options);
+                let computed = match computed {
+                    Ok(computed) => computed,
                     Err(mistakes) => {
                         errors.0.extend(mistakes.0);
                         Vec::new()
                     }
                 };
-                known.check_queues(&views, &mut errors);
-                tables.extend(views);
+                known.check_queues(&computed, &mut errors);
+                tables.extend(computed);
                 check_selects(entitlements.as_deref(), &tables, &mut errors);
                 let shared = queues.iter().enumerate().filter(|(_, queue)| !self.is_local_queue(&queue.name));
                 for (index, queue) in shared {
@@ -776,6 +783,7 @@ impl Default for BrokerConfig {
             queues: Vec::new(),
             sow_topics: Vec::new(),
             views: Vec::new(),
+            conflated_topics: Vec::new(),
             replication: ReplicationConfig::default(),
             entitlements: Vec::new(),
             user_limits: Vec::new(),

@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use crate::ConfigError;
 use crate::config::ConfigErrors;
+use crate::config::conflated::ConflatedDefinition;
 use crate::config::views::ViewDefinition;
 use crate::paged::PagedMemory;
 use crate::topic::{Recording, RecordingRule};
@@ -165,6 +166,8 @@ pub struct TableDefinition {
     pub config: TableConfig,
     /// The server computes the records. `None`: publishers write them.
     pub view: Option<Arc<ViewDefinition>>,
+    /// The server copies the records from another topic. `None`: it does not.
+    pub conflated: Option<Arc<ConflatedDefinition>>,
 }
 
 impl TableDefinition {
@@ -212,6 +215,17 @@ pub struct TableMemory {
 }
 
 impl TableDefinition {
+    /// Whether only the server writes the records: it is a view or a conflated topic.
+    pub fn is_computed(&self) -> bool {
+        self.view.is_some() || self.conflated.is_some()
+    }
+
+    /// For a view and a conflated topic: the topic that they read.
+    pub fn source(&self) -> Option<&str> {
+        let conflated = self.conflated.as_ref().map(|conflated| &*conflated.source);
+        conflated.or_else(|| self.view.as_ref().map(|view| &*view.source))
+    }
+
     /// The fields that are constructed after the key is known.
     pub fn enrichment(&self) -> Option<&Assignments> {
         self.fields.as_deref()?.enrichment.as_ref()
@@ -397,6 +411,7 @@ impl SowTopicSettings {
             fields: fields.ok()?,
             config,
             view: None,
+            conflated: None,
         })
     }
 

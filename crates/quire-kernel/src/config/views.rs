@@ -12,8 +12,7 @@ use serde::Deserialize;
 
 use crate::ConfigError;
 use crate::config::ConfigErrors;
-use crate::config::queues::Definition;
-use crate::config::tables::{TABLES_MAX, TableDefinition, TableDurability, TableExpiration, key_of};
+use crate::config::tables::{TableDefinition, TableDurability, TableExpiration, key_of};
 
 /// One view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -23,7 +22,7 @@ pub struct ViewSettings {
     pub name: String,
     /// The type of its messages.
     pub message_type: String,
-    /// The source: a last-value topic or another view.
+    /// The source: a last-value topic, a conflated topic or another view.
     pub underlying_topic: String,
     /// The fields of a record: `expression AS /destination`.
     pub projection: Vec<String>,
@@ -48,130 +47,21 @@ pub struct ViewDefinition {
     pub inline_conflation: bool,
 }
 
-/// The names that views are checked against.
-pub struct Known<'a> {
-    pub tables: &'a [TableDefinition],
-    pub queues: &'a [Definition],
-}
-
 impl ViewDefinition {
-    /// Checks the settings of all views, and returns them in an order in which each one follows its
-    /// source.
-    ///
-    /// # Errors
-    /// [`ConfigErrors`] with every bad key.
-    pub fn compile(
-        all: &[ViewSettings],
-        known: &Known<'_>,
-        options: &FilterOptions,
-    ) -> Result<Vec<TableDefinition>, ConfigErrors> {
-        let mut errors = ConfigErrors::default();
-        if all.len() + known.tables.len() > TABLES_MAX {
-            let reason = format!("{} views and last-value topics, the limit is {TABLES_MAX}", all.len());
-            return Err(ConfigError::new("views", reason).into());
-        }
-        let mut views: Vec<TableDefinition> = Vec::new();
-        for index in in_order(all, &mut errors) {
-            let settings = &all[index];
-            let error = |key: &str, reason: String| {
-                let name =
-                    if settings.name.is_empty() { "".into() } else { format!("view {:?}: ", settings.name) };
-                ConfigError::new(format!("views[{index}].{key}"), format!("{name}{reason}"))
-            };
-            if let Some(other) = known.other_with_name(&settings.name, &all[..index]) {
-                errors.push(error("name", format!("{other} has the name")));
-            }
-            let source = known.tables.iter().chain(&views).find(|it| *it.name == *settings.underlying_topic);
-            let source = match source {
-                Some(source) if source.pattern.is_none() => Ok(source.message_type),
-                // The mistake of a source that is a view is reported there.
-                None if all.iter().any(|other| other.name == settings.underlying_topic) => continue,
-                found => Err(error("underlying_topic", known.refusal_of(settings, found.is_some()))),
-            };
-            let source = errors.note(source);
-            views.extend(settings.compile(source, options, &error, &mut errors));
-        }
-        errors.none_or(views)
+    /// The index of the fields of `grouping`; `None` when a record does not show all of them.
+    pub fn group_index(&self) -> Option<Vec<String>> {
+        group_index(&self.groups.projection)
     }
 }
 
-/// The places of the views, sources first. A view that reads itself is a mistake, and not among
-/// them.
-fn in_order(all: &[ViewSettings], errors: &mut ConfigErrors) -> Vec<usize> {
-    let source_of = |view: &ViewSettings| all.iter().position(|it| it.name == view.underlying_topic);
-    let mut depths = Vec::new();
-    for (index, view) in all.iter().enumerate() {
-        let mut path = vec![view.name.as_str()];
-        let mut source = source_of(view);
-        // A path that is longer than the list goes through a cycle of other views.
-        while let Some(next) = source.filter(|next| *next != index && path.len() <= all.len()) {
-            path.push(&all[next].name);
-            source = source_of(&all[next]);
-        }
-        if source == Some(index) {
-            path.push(&view.name);
-            let reason = format!("the view reads itself: {}", path.join(" reads "));
-            errors.push(ConfigError::new(format!("views[{index}].underlying_topic"), reason));
-        } else if source.is_none() {
-            depths.push((path.len(), index));
-        }
-    }
-    depths.sort_unstable();
-    depths.into_iter().map(|(_, index)| index).collect()
-}
-
-impl Known<'_> {
-    fn other_with_name(&self, name: &str, views: &[ViewSettings]) -> Option<&'static str> {
-        if self.tables.iter().any(|table| *table.name == *name) {
-            Some("a last-value topic")
-        } else if self.queues.iter().any(|queue| *queue.name == *name) {
-            Some("a queue")
-        } else {
-            views.iter().any(|view| view.name == name).then_some("another view")
-        }
-    }
-
-    /// Why a topic cannot be the source of a view.
-    fn refusal_of(&self, settings: &ViewSettings, has_pattern: bool) -> String {
-        let source = &settings.underlying_topic;
-        if source.is_empty() {
-            "name the last-value topic, or the view, that the view reads".to_owned()
-        } else if has_pattern {
-            format!("the sow_topic {source:?} has a pattern, and views of its topics are not in this version")
-        } else if self.queues.iter().any(|queue| *queue.name == **source) {
-            format!("{source:?} is a queue, and views of queues are not in this version")
-        } else {
-            format!("{source:?} keeps no last values: no sow_topic and no view has this name")
-        }
-    }
-
-    /// Refuses queues whose messages would go to a view, or come from it.
-    pub fn check_queues(&self, views: &[TableDefinition], errors: &mut ConfigErrors) {
-        let is_view = |topic: &str| views.iter().any(|view| *view.name == *topic);
-        for (index, queue) in self.queues.iter().enumerate() {
-            let dead_letters = queue.dead_letter_topic.as_deref().unwrap_or_default();
-            let named = match &queue.selector {
-                TopicSelector::Name(name) => name,
-                TopicSelector::Pattern(_) => "",
-            };
-            for (key, topic) in [
-                ("underlying_topic", named),
-                ("default_publish_target", &*queue.publish_target),
-                ("dead_letter_topic", dead_letters),
-            ] {
-                if is_view(topic) {
-                    let reason = format!("{topic:?} is a view, and only the server writes to it");
-                    errors.push(ConfigError::new(format!("queues[{index}].{key}"), reason));
-                    break;
-                }
-            }
-        }
-    }
+fn group_index(projection: &Projection) -> Option<Vec<String>> {
+    let groups: Vec<String> = projection.shown_groups().iter().map(|field| field.to_string()).collect();
+    (!groups.is_empty() && groups.len() == projection.grouping_count()).then_some(groups)
 }
 
 impl ViewSettings {
     /// The view as a last-value topic; `None` after a mistake, which is then in the errors.
-    fn compile(
+    pub(super) fn compile(
         &self,
         source_type: Option<MessageType>,
         options: &FilterOptions,
@@ -233,6 +123,7 @@ impl ViewSettings {
                 groups,
                 inline_conflation: self.inline_conflation,
             })),
+            conflated: None,
             name,
         })
     }
@@ -250,10 +141,8 @@ impl ViewSettings {
     /// The table of the records. It has an index of the groups.
     fn table_config(&self, name: &str, message_type: MessageType, projection: &Projection) -> TableConfig {
         let mut hash_indexes = self.hash_index.clone();
-        let groups: Vec<String> = projection.shown_groups().iter().map(|field| field.to_string()).collect();
         let has_room = hash_indexes.len() + self.index.len() < INDEXES_MAX;
-        let is_whole = !groups.is_empty() && groups.len() == projection.grouping_count();
-        if has_room && is_whole && !hash_indexes.contains(&groups) {
+        if let Some(groups) = group_index(projection).filter(|it| has_room && !hash_indexes.contains(it)) {
             hash_indexes.push(groups);
         }
         TableConfig {

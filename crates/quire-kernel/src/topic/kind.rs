@@ -15,7 +15,7 @@ pub enum TopicKind {
     /// and its next message creates the table.
     Table(Option<TableId>),
     /// The server computes the last values in this table. Nothing else is published to the topic.
-    View(TableId),
+    Computed(TableId),
 }
 
 impl TopicKind {
@@ -24,7 +24,7 @@ impl TopicKind {
     pub(super) fn takes_plain(self, recording: &Recording) -> bool {
         match self {
             TopicKind::Plain | TopicKind::Queue => recording.is_configured() && !recording.validates(),
-            TopicKind::Table(_) | TopicKind::View(_) => false,
+            TopicKind::Table(_) | TopicKind::Computed(_) => false,
         }
     }
 }

@@ -166,8 +166,8 @@ impl Recording {
         Recording { message_type, when, ..self }
     }
 
-    /// The rules of a view: the log does not record its records.
-    pub fn of_view(message_type: MessageType) -> Recording {
+    /// The rules of a view or a conflated topic: the log does not record its records.
+    pub fn of_computed(message_type: MessageType) -> Recording {
         Recording { message_type, validates: false, when: When::Never }
     }
 

@@ -90,8 +90,8 @@ pub struct ContainerRoute {
 #[derive(Default)]
 pub struct TableRoutes {
     pub tables: BTreeMap<Arc<str>, (TableId, MessageType)>,
-    /// Those that are views.
-    pub views: BTreeSet<Arc<str>>,
+    /// Those that are views or conflated topics.
+    pub computed: BTreeSet<Arc<str>>,
     pub containers: Vec<ContainerRoute>,
 }
 
@@ -127,7 +127,7 @@ impl Topic {
     pub fn table(&self) -> Option<TableId> {
         match self.kind {
             TopicKind::Table(table) => table,
-            TopicKind::View(table) => Some(table),
+            TopicKind::Computed(table) => Some(table),
             TopicKind::Plain | TopicKind::Queue => None,
         }
     }
@@ -155,7 +155,7 @@ pub struct TopicTable {
     routes: Vec<Option<QueueRoute>>,
     /// The last-value topics, and the topics of containers that have records.
     tables: BTreeMap<Arc<str>, (TableId, MessageType)>,
-    views: BTreeSet<Arc<str>>,
+    computed: BTreeSet<Arc<str>>,
     containers: Vec<ContainerRoute>,
     topics: Slab<Topic>,
     by_name: BTreeMap<Arc<str>, u32>,
@@ -191,13 +191,13 @@ impl TopicTable {
     pub fn new(
         rules: Vec<RecordingRule>,
         routes: Vec<QueueRoute>,
-        TableRoutes { tables, views, containers }: TableRoutes,
+        TableRoutes { tables, computed, containers }: TableRoutes,
         arena: Arena,
     ) -> Self {
         TopicTable {
             rules,
             tables,
-            views,
+            computed,
             containers,
             routes: routes.into_iter().map(Some).collect(),
             topics: Slab::new(),
@@ -302,7 +302,7 @@ impl TopicTable {
     /// The kind of the topic with this name.
     fn kind_of(&self, name: &str) -> TopicKind {
         if let Some(table) = self.table(name) {
-            if self.is_view(name) { TopicKind::View(table) } else { TopicKind::Table(Some(table)) }
+            if self.is_computed(name) { TopicKind::Computed(table) } else { TopicKind::Table(Some(table)) }
         } else if self.routes.iter().flatten().any(|route| *route.name == *name) {
             TopicKind::Queue
         } else if self.container_of(name).is_some() {
@@ -312,16 +312,16 @@ impl TopicTable {
         }
     }
 
-    /// Whether the topic is a view.
-    pub fn is_view(&self, name: &str) -> bool {
-        self.views.contains(name)
+    /// Whether the topic is a view or a conflated topic.
+    pub fn is_computed(&self, name: &str) -> bool {
+        self.computed.contains(name)
     }
 
     fn recording_of(&self, name: &str) -> Recording {
         let recording = Recording::of(&self.rules, name);
         let container = || Some(self.containers[self.container_of(name)?.0 as usize].message_type);
         match self.tables.get(name).map(|(_, message_type)| *message_type).or_else(container) {
-            Some(message_type) if self.is_view(name) => Recording::of_view(message_type),
+            Some(message_type) if self.is_computed(name) => Recording::of_computed(message_type),
             Some(message_type) => recording.of_table(message_type),
             None => recording,
         }
@@ -416,8 +416,8 @@ impl TopicTable {
 
     /// Whether a bookmark subscription to `selector` can ever receive a message.
     pub fn could_record(&self, selector: &TopicSelector) -> bool {
-        let is_view = matches!(selector, TopicSelector::Name(name) if self.is_view(name));
-        !is_view && RecordingRule::could_record(&self.rules, selector)
+        let is_computed = matches!(selector, TopicSelector::Name(name) if self.is_computed(name));
+        !is_computed && RecordingRule::could_record(&self.rules, selector)
     }
 
     /// The topic for a message that is published to `name`. It is another topic when `name` is the

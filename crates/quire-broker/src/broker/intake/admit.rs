@@ -159,8 +159,8 @@ fn find_topic(cx: &mut Context, topic: &[u8]) -> Result<KnownTopic, Refusal> {
     let target = cx.topics.publish_target(name);
     let target = target.as_deref().unwrap_or(name);
     let topic = admit_topic(cx, target).ok_or(Refusal::TooManyTopics)?;
-    if let TopicKind::View(_) = cx.topics.topic(topic).kind() {
-        return Err(Refusal::IsView(cx.topics.topic(topic).name.clone()));
+    if let TopicKind::Computed(_) = cx.topics.topic(topic).kind() {
+        return Err(Refusal::IsComputed(cx.topics.topic(topic).name.clone()));
     }
     Ok(KnownTopic { name: name.into(), id: topic, generation: cx.topics.generation() })
 }

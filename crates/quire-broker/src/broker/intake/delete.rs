@@ -12,7 +12,7 @@ use super::{Ingested, Intake, Origin, Submission};
 use crate::entitlement::{Denied, Grant};
 use crate::failure::code_of;
 use crate::publishers::Numbering;
-use crate::reply::{Refused, is_view, not_last_value};
+use crate::reply::{Refused, is_computed, not_last_value};
 use crate::session::{PublisherKey, SessionId};
 use crate::slice::{PASS, WEIGHT_MAX};
 use crate::tables::{DeleteDone, Portion};
@@ -33,12 +33,12 @@ impl Intake<'_> {
             return self.answer_delete(id, &DeleteDone { command, acks, count: 0 });
         }
         let tables = match TopicSelector::new(topic) {
-            Ok(TopicSelector::Name(name)) if self.cx.topics.is_view(&name) => {
-                Err(Refused::new(Code::BadTopic, is_view(&name)))
+            Ok(TopicSelector::Name(name)) if self.cx.topics.is_computed(&name) => {
+                Err(Refused::new(Code::BadTopic, is_computed(&name)))
             }
             Ok(selector) => {
                 let mut tables = self.cx.topics.tables_of(&selector);
-                tables.retain(|table| !self.tables.is_view(*table));
+                tables.retain(|table| !self.tables.is_computed(*table));
                 self.tables.retain_visible(&mut tables, grant);
                 Ok(tables)
             }

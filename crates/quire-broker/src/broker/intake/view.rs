@@ -1,24 +1,27 @@
-//! The updates of views. They are messages of the views that the log does not record.
+//! The updates of views and conflated topics. They are messages of these topics that the log does
+//! not record.
 
 use quire_command::Publish;
-use quire_journal::{Bookmark, PublisherId, RecordKind};
+use quire_journal::{Bookmark, PublisherId, RecordKind, Timestamp};
 
 use super::{Assigned, Intake, Origin, Submission};
 use crate::publishers::Numbering;
 use crate::slice::{PASS, WEIGHT_MAX};
-use crate::tables::{Keyed, Update};
+use crate::tables::{Copied, Keyed, Update};
+use crate::topic::TableId;
 
 impl Intake<'_> {
-    /// Passes the changes of last-value topics to their views, within the time of a turn, and
-    /// publishes the updates.
+    /// Copies the records that are due to conflated topics, passes the changes of last-value topics
+    /// to their views, and publishes the updates, all within the time of a turn.
     pub(crate) fn serve_views(&mut self) {
-        if !self.tables.has_waiting_changes() {
+        if !self.tables.has_waiting_changes() && !self.tables.must_copy(self.cx) {
             return;
         }
         let deadline = self.cx.clock.slices.deadline(PASS);
         let mut weight = 0;
-        while self.tables.derive_next(self.cx) {
-            weight += 1 + self.publish_updates();
+        // The records of a conflated topic can change views, and those of a view a conflated topic.
+        while let Some(updates) = self.update_next() {
+            weight += 1 + updates;
             if weight >= WEIGHT_MAX {
                 weight = 0;
                 if self.cx.clock.slices.is_past(deadline) {
@@ -28,7 +31,18 @@ impl Intake<'_> {
         }
         self.tables.derive_touched(self.cx);
         self.publish_updates();
-        self.cx.clock.wants_turn |= self.tables.has_waiting_changes();
+        self.cx.clock.wants_turn |= self.tables.has_waiting_changes() || self.tables.must_copy(self.cx);
+    }
+
+    /// Copies one record, and passes one change to views, so that neither waits for the other.
+    /// Returns the number of updates; `None`: nothing is to be done.
+    fn update_next(&mut self) -> Option<usize> {
+        let copied = self.tables.copy_next(self.cx);
+        copied.iter().for_each(|copied| self.publish_copy(copied));
+        match self.tables.derive_next(self.cx) {
+            true => Some(usize::from(copied.is_some()) + self.publish_updates()),
+            false => copied.map(|_| 1),
+        }
     }
 
     /// Returns the number of updates.
@@ -49,16 +63,43 @@ impl Intake<'_> {
             }
             return;
         };
+        let publish = Publish { topic: topic.as_bytes(), key, data, ..Publish::default() };
+        self.publish_computed(*table, topic, &publish, *timestamp);
+    }
+
+    fn publish_copy(&mut self, copied: &Copied) {
+        match copied {
+            Copied::Gone { table, key, reason } => {
+                if let Some(left) = self.tables.remove_copy(self.cx, *table, key, *reason) {
+                    self.stream.serve_left(self.cx, left.subscriptions, &left.context(), &left.message());
+                }
+            }
+            Copied::Record { table, topic, row } => {
+                let Some(row) = row.new_row() else { return };
+                let publish = Publish {
+                    topic: topic.as_bytes(),
+                    key: row.key,
+                    correlation_id: row.correlation_id,
+                    headers: row.headers,
+                    data: row.data,
+                    ..Publish::default()
+                };
+                self.publish_computed(*table, topic, &publish, row.timestamp);
+            }
+        }
+    }
+
+    fn publish_computed(&mut self, table: TableId, topic: &str, publish: &Publish<'_>, timestamp: Timestamp) {
         let publisher = PublisherId::new(0);
         let submission = Submission {
             origin: Origin::Service,
             kind: RecordKind::Publish,
             publisher,
             topic: self.cx.topics.intern(topic),
-            publish: &Publish { topic: topic.as_bytes(), key, data, ..Publish::default() },
+            publish,
             numbering: Numbering::NONE,
         };
-        let assigned = Assigned { timestamp: *timestamp, order: None, bookmark: Bookmark::new(publisher, 0) };
-        self.serve(&submission, assigned, None, Some(Keyed::of(*table)));
+        let assigned = Assigned { timestamp, order: None, bookmark: Bookmark::new(publisher, 0) };
+        self.serve(&submission, assigned, None, Some(Keyed::of(table)));
     }
 }
