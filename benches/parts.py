@@ -1,7 +1,7 @@
 """Runs the benches of the parts of quire, and saves their figures like the other benches.
 
     python benches/parts.py instructions --save instructions
-    python benches/parts.py broker|filter|frame|journal|merge|queue|queue_broker|table [--save NAME]
+    python benches/parts.py broker|filter|frame|journal|merge|queue|queue_broker|table|views [--save NAME]
     python benches/parts.py python [--save NAME]
 
 `instructions` is `make instructions`, `python` is `make bench`, and the others are
@@ -25,7 +25,7 @@ from typing import Any
 import saved
 
 ROOT = Path(__file__).parent.parent
-BENCHES = ("broker", "filter", "frame", "journal", "merge", "queue", "queue_broker", "table")
+BENCHES = ("broker", "filter", "frame", "journal", "merge", "queue", "queue_broker", "table", "views")
 _INSTRUCTIONS = re.compile(r"^(.+): (\d+) instructions a message, at most (\d+)", re.MULTILINE)
 _PRINTED = re.compile(r"^([a-z][^:]*): ([\d.]+)( %)?", re.MULTILINE)
 

@@ -30,6 +30,7 @@ PAGES: Final = (
     ("topics", "Topics", "t"),
     ("queues", "Queues", "q"),
     ("last-values", "Last values", "l"),
+    ("views", "Views", "v"),
     ("clients", "Clients", "c"),
     ("replication", "Replication", "r"),
     ("journal", "Journal", "j"),

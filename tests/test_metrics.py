@@ -369,6 +369,35 @@ def records_of_a_last_value_topic_are_kept(directory: Path, _: pytest.MonkeyPatc
 
 
 @scenario
+def views_follow_their_sources(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
+    path = "instance/views"
+    topics = [{"name": name, "key": "/id", "message_type": "json"} for name in ("orders", "accounts")]
+    view = {
+        "name": "named",
+        "message_type": "json",
+        "join": "[orders].[/account] = [accounts].[/id]",
+        "projection": ["[orders].[/id]", "[accounts].[/name]"],
+    }
+    with started(directory, sow_topic=topics, view=view) as server, quire.Client(server.url) as client:
+        for id in range(5_000):
+            client.publish("orders", {"id": id, "account": 1})
+        client.flush()
+        wait_until(lambda: tree_of(server)[path]["named"]["updates"] == 5_000)
+        tree = tree_of(server)
+        assert "named" not in tree["instance/last_values"]
+        assert tree[path]["named"]["memory_bytes"] > 5_000 * 100
+        names = compared(tree, path, "named", records=5_000, updates=5_000, waiting_changes=0, behind_s=0)
+
+        def is_behind() -> bool:
+            client.publish("accounts", {"id": 1, "name": "a"})
+            found = tree_of(server)[path]["named"]
+            return bool(found["waiting_changes"] > 0 and found["behind_s"] > 0)
+
+        wait_until(is_behind)
+    return names | {f"{path}/memory_bytes"}
+
+
+@scenario
 def an_instance_sends_to_another_one(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
     to, of = "instance/replication/destinations", "instance/replication/sources"
     names: set[str] = set()

@@ -329,7 +329,7 @@ def test_the_figures_of_a_view_are_those_of_a_last_value_topic(client: quire.Cli
         ({"grouping": ["/a + 1"]}, 11, "grouping[0]", "only a field"),
         ({"filter": "/a ="}, 12, "filter", "column 5"),
         ({"index": ["a"]}, 12, "index", "a"),
-        ({"join": ["x"]}, 12, "join", "unknown key"),
+        ({"joins": ["x"]}, 12, "joins", "unknown key"),
     ],
 )
 def test_a_mistake_in_a_view_is_named_with_its_key_and_line(

@@ -32,7 +32,7 @@ pub use quire_kernel::{
     RecordedTopic, ReplicatedTopic, ReplicationConfig, ReplicationStats, ServerStats, SourceStats,
     SowTopicSettings, Stats, Stopwatch, SubscriptionStats, SyncType, TableChanges, TableDurability,
     TableExpiration, TableFigures, TopicStats, TransactionLogConfig, TransportConfig, TransportFigures,
-    TransportId, ViewSettings, code_of, replay, scan,
+    TransportId, ViewFigures, ViewJoinFigures, ViewSettings, ViewSourceFigures, code_of, replay, scan,
 };
 pub use quire_link::summary;
 pub use tables::{MakePart, SnapshotPart, SnapshotParts, SnapshotSteps};

@@ -61,7 +61,8 @@ pub use slice::Stopwatch;
 pub use stats::{
     ConnectionStats, DestinationStats, DurationFigures, Figures, HeldFigures, JournalFigures, Page,
     QueueFigures, QueueStats, ReplicationStats, ServerStats, SourceStats, Stats, SubscriptionStats,
-    TableChanges, TableFigures, TopicStats, TransportFigures,
+    TableChanges, TableFigures, TopicStats, TransportFigures, ViewFigures, ViewJoinFigures,
+    ViewSourceFigures,
 };
 use timer::Timer;
 pub use work::{ReadDone, ReadRequest, ReadTicket};

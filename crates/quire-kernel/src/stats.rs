@@ -317,13 +317,77 @@ pub struct TableFigures {
     /// For a view and a conflated topic: the topic that they are computed from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub underlying_topic: Option<String>,
-    /// For a view: the changes of that topic that it does not have yet. For a conflated topic: the
-    /// records of that topic that have changed, and are not copied yet.
+    /// For a view with joins: the entries of `join`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub join: Option<Vec<String>>,
+    /// For a view: the changes of its topics that it does not have yet. For a conflated topic: the
+    /// records of its source that have changed, and are not copied yet.
     #[serde(rename = "waiting_changes", skip_serializing_if = "Option::is_none")]
     pub waiting_count: Option<u64>,
     /// For a conflated topic: the time between two changes of one record, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval_ms: Option<u64>,
+    /// For a view: the age of the oldest of these changes, in seconds; 0: there is none.
+    #[serde(rename = "behind_s", serialize_with = "seconds_of", skip_serializing_if = "Option::is_none")]
+    pub behind_ns: Option<u64>,
+    /// For a view: its sources and its state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub view: Option<ViewFigures>,
+}
+
+/// The sources and the state of a view.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ViewFigures {
+    /// The fields of a record, as configured.
+    pub projection: Vec<String>,
+    /// The condition for records of the source, as configured.
+    pub filter: Option<String>,
+    /// Groups that change several times in a short time are delivered once.
+    pub inline_conflation: bool,
+    /// The topics that it reads.
+    pub sources: Vec<ViewSourceFigures>,
+    /// The indexes by the keys of joins.
+    pub joins: Vec<ViewJoinFigures>,
+    /// The aggregates of each group.
+    pub aggregates: Vec<&'static str>,
+    /// The number of groups.
+    #[serde(rename = "groups")]
+    pub group_count: u64,
+    /// Bytes of memory that the groups use.
+    #[serde(rename = "groups_memory")]
+    pub groups_memory_size: u64,
+    /// The combinations of joined records, or the records of the only topic, that are in the
+    /// groups.
+    #[serde(rename = "combinations")]
+    pub combination_count: u64,
+}
+
+/// A topic that a view reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ViewSourceFigures {
+    /// Its name.
+    pub topic: String,
+    /// Its records.
+    #[serde(rename = "records")]
+    pub record_count: u64,
+    /// Bytes of memory for what the view keeps of these records: 0 without joins.
+    #[serde(rename = "memory")]
+    pub memory_size: u64,
+}
+
+/// An index by the keys of a join.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ViewJoinFigures {
+    /// The topic that comes first.
+    pub parent: String,
+    /// The topic that is joined with it.
+    pub child: String,
+    /// The number of different keys.
+    #[serde(rename = "keys")]
+    pub key_count: u64,
+    /// Bytes of memory of the index.
+    #[serde(rename = "memory")]
+    pub memory_size: u64,
 }
 
 /// The changes of the records of a last-value topic, and its queries, since the start.
@@ -583,6 +647,10 @@ impl ReplicationStats {
         // Fails only for maps whose keys are not text.
         serde_json::to_string(self).unwrap_or_default()
     }
+}
+
+fn seconds_of<S: Serializer>(ns: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(ns.unwrap_or_default() as f64 / 1e9)
 }
 
 fn ns_of<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {

@@ -46,9 +46,19 @@ pub struct GroupsConfig {
 #[derive(Debug)]
 pub struct Groups {
     config: GroupsConfig,
+    maps: GroupMaps,
+}
+
+/// The groups of a view by their hashes.
+#[derive(Debug)]
+pub(crate) struct GroupMaps {
     /// Of the key domain.
     seed: u64,
     maps: Box<[HashMap<GroupId, Group, FxBuildHasher>]>,
+    /// The bytes that the groups hold outside of the maps.
+    heap_size: usize,
+    /// The rows of all groups.
+    row_count: u64,
 }
 
 /// A group: the hash of its values.
@@ -66,6 +76,17 @@ struct Group {
     row_count: u64,
     /// The time of its last change.
     changed: Timestamp,
+    /// It has changed since its record was written.
+    is_touched: bool,
+}
+
+/// The effect of a row on its group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effect {
+    /// The values are added, and not removed.
+    pub adds: bool,
+    /// The time of the change.
+    pub at: Timestamp,
 }
 
 /// The record of a group.
@@ -135,26 +156,24 @@ impl RowChange {
     }
 }
 
-impl Groups {
+impl GroupMaps {
     /// No rows yet. Without fields in `grouping` there is one group, also without rows.
-    pub fn new(config: GroupsConfig) -> Self {
-        let seed = xxh3_64(config.key_domain.as_bytes());
+    pub fn new(projection: &Projection, key_domain: &str) -> Self {
+        let seed = xxh3_64(key_domain.as_bytes());
         let maps = std::iter::repeat_with(HashMap::default).take(MAPS).collect();
-        let mut groups = Groups { config, seed, maps };
-        if let Some(id) = groups.only_group() {
-            let aggregates = groups.config.projection.kinds().map(Accumulator::retracting).collect();
-            let group = Group { values: Box::default(), aggregates, row_count: 0, changed: Timestamp(0) };
+        let mut groups = GroupMaps { seed, maps, heap_size: 0, row_count: 0 };
+        if let Some(id) = groups.only_group(projection) {
+            let group = Group::new(projection, Timestamp(0));
+            groups.heap_size += group.heap_size();
             groups.maps[id.map()].insert(id, group);
         }
         groups
     }
 
-    /// The number of groups.
     pub fn len(&self) -> usize {
         self.maps.iter().map(HashMap::len).sum()
     }
 
-    /// Whether there is no group.
     pub fn is_empty(&self) -> bool {
         self.maps.iter().all(HashMap::is_empty)
     }
@@ -164,9 +183,166 @@ impl Groups {
         self.maps.iter().flat_map(|map| map.keys().copied())
     }
 
+    /// The rows of all groups.
+    pub fn row_count(&self) -> u64 {
+        self.row_count
+    }
+
+    /// The bytes of memory of all groups.
+    pub fn memory_size(&self) -> usize {
+        let places: usize = self.maps.iter().map(HashMap::capacity).sum();
+        places * (size_of::<(GroupId, Group)>() + 1) + self.heap_size
+    }
+
     /// The group of a view without `grouping`.
-    fn only_group(&self) -> Option<GroupId> {
-        (self.config.projection.grouping_count() == 0).then(|| GroupId(xxh3_128_with_seed(&[], self.seed)))
+    fn only_group(&self, projection: &Projection) -> Option<GroupId> {
+        let is_one = projection.grouping_count() == 0 && !projection.is_ungrouped();
+        is_one.then(|| self.id_of(&[]))
+    }
+
+    /// The group whose values are these bytes.
+    pub fn id_of(&self, bytes: &[u8]) -> GroupId {
+        GroupId(xxh3_128_with_seed(bytes, self.seed))
+    }
+
+    /// Adds the values of a row to its group, or removes them from it. `values` has those of the
+    /// fields of `grouping`, and those that the aggregates get. `id` is known when it does not
+    /// depend on the values. Returns the group, and whether this is its first change since its
+    /// record was written; `None`: the row was not added before.
+    pub fn apply(
+        &mut self,
+        projection: &Projection,
+        values: &[Value<'_>],
+        id: Option<GroupId>,
+        effect: Effect,
+        arena: &Arena,
+    ) -> Option<(GroupId, bool)> {
+        let (grouping, arguments) = values.split_at(projection.grouping_count());
+        let id = id.unwrap_or_else(|| {
+            let mut key = SortKey::new();
+            grouping.iter().for_each(|value| put_value(*value, arena, &mut key));
+            self.id_of(&key)
+        });
+        let GroupMaps { maps, heap_size, row_count, .. } = self;
+        let map = &mut maps[id.map()];
+        let group = if effect.adds {
+            let group = match map.entry(id) {
+                Entry::Occupied(group) => group.into_mut(),
+                Entry::Vacant(place) => {
+                    let group = Group::new(projection, effect.at);
+                    *heap_size += group.heap_size();
+                    place.insert(group)
+                }
+            };
+            if group.row_count == 0 {
+                *heap_size -= group.values_size();
+                group.values = grouping.iter().map(|value| OwnedValue::of(*value)).collect();
+                *heap_size += group.values_size();
+            }
+            group.row_count += 1;
+            *row_count += 1;
+            group
+        } else {
+            let group = map.get_mut(&id);
+            debug_assert!(group.is_some(), "the row was added before");
+            let group = group?;
+            group.row_count = group.row_count.saturating_sub(1);
+            *row_count = row_count.saturating_sub(1);
+            group
+        };
+        group.changed = group.changed.max(effect.at);
+        let is_first = !std::mem::replace(&mut group.is_touched, true);
+        for ((kind, aggregate), value) in projection.kinds().zip(&mut group.aggregates).zip(arguments) {
+            let key_of = |value: Value<'_>| value_key(value, arena);
+            *heap_size -= aggregate.heap_size();
+            match effect.adds {
+                true => {
+                    aggregate.add(kind, *value, arena, key_of);
+                }
+                false => aggregate.remove(kind, *value, key_of),
+            }
+            *heap_size += aggregate.heap_size();
+        }
+        Some((id, is_first))
+    }
+
+    /// Writes the record of a group into `out`, and removes a group without rows.
+    ///
+    /// # Errors
+    /// As [`Groups::write`].
+    pub fn write(
+        &mut self,
+        projection: &Projection,
+        id: GroupId,
+        topic: &str,
+        arena: &mut Arena,
+        out: &mut Vec<u8>,
+    ) -> Result<Written, AssignError> {
+        out.clear();
+        let is_only = self.only_group(projection) == Some(id);
+        let map = &mut self.maps[id.map()];
+        let Some(group) = map.get_mut(&id) else { return Ok(Written::Gone) };
+        group.is_touched = false;
+        if group.row_count == 0 && !is_only {
+            self.heap_size -= group.heap_size();
+            map.remove(&id);
+            return Ok(Written::Gone);
+        }
+        let kinds = projection.kinds();
+        let results: SmallVec<[OwnedValue; 4]> =
+            group.aggregates.iter().zip(kinds).map(|(each, kind)| each.result(kind)).collect();
+        arena.allow(effort_max(0));
+        projection.write(&group.values, &results, topic, group.changed, arena, out)?;
+        Ok(Written::Record(group.changed))
+    }
+}
+
+impl Group {
+    fn new(projection: &Projection, at: Timestamp) -> Self {
+        let aggregates = projection.kinds().map(Accumulator::retracting).collect();
+        Group { values: Box::default(), aggregates, row_count: 0, changed: at, is_touched: false }
+    }
+
+    fn values_size(&self) -> usize {
+        self.values.iter().map(|value| size_of::<OwnedValue>() + value.size()).sum()
+    }
+
+    fn heap_size(&self) -> usize {
+        let size_of = |each: &Accumulator| size_of::<Accumulator>() + each.heap_size();
+        self.values_size() + self.aggregates.iter().map(size_of).sum::<usize>()
+    }
+}
+
+impl Groups {
+    /// No rows yet. Without fields in `grouping` there is one group, also without rows.
+    pub fn new(config: GroupsConfig) -> Self {
+        let maps = GroupMaps::new(&config.projection, &config.key_domain);
+        Groups { config, maps }
+    }
+
+    /// The number of groups.
+    pub fn len(&self) -> usize {
+        self.maps.len()
+    }
+
+    /// Whether there is no group.
+    pub fn is_empty(&self) -> bool {
+        self.maps.is_empty()
+    }
+
+    /// All groups, in no order.
+    pub fn ids(&self) -> impl Iterator<Item = GroupId> {
+        self.maps.ids()
+    }
+
+    /// The bytes of memory of all groups.
+    pub fn memory_size(&self) -> usize {
+        self.maps.memory_size()
+    }
+
+    /// The rows that are in the groups.
+    pub fn row_count(&self) -> u64 {
+        self.maps.row_count()
     }
 
     /// Takes a change of a row. Returns the groups that it touched, first that of the row before.
@@ -188,7 +364,7 @@ impl Groups {
     /// Adds the values of a row to its group, or removes them from it. Returns the group; `None`:
     /// the row is in no group.
     fn contribute(&mut self, row: &Row<'_>, adds: bool, at: Timestamp, arena: &mut Arena) -> Option<GroupId> {
-        let Groups { config, seed, maps } = self;
+        let Groups { config, maps } = self;
         let message = config.context_of(row);
         if !config.includes(&message, arena) {
             return None;
@@ -197,52 +373,10 @@ impl Groups {
         arena.reset();
         arena.allow(effort_max(row.data.len()));
         let arena = &*arena;
-        let unread: SmallVec<[Value<'_>; 8]>;
-        let values = match projection.read(&message, arena) {
-            Some(values) => values,
-            None => {
-                unread =
-                    SmallVec::from_elem(Value::Null, projection.grouping_count() + projection.kinds().len());
-                &unread
-            }
-        };
-        let (grouping, arguments) = values.split_at(projection.grouping_count());
-        let mut key = SortKey::new();
-        grouping.iter().for_each(|value| put_value(*value, arena, &mut key));
-        let id = GroupId(xxh3_128_with_seed(&key, *seed));
-        let map = &mut maps[id.map()];
-        let group = if adds {
-            let group = match map.entry(id) {
-                Entry::Occupied(group) => group.into_mut(),
-                Entry::Vacant(place) => place.insert(Group {
-                    values: Box::default(),
-                    aggregates: projection.kinds().map(Accumulator::retracting).collect(),
-                    row_count: 0,
-                    changed: at,
-                }),
-            };
-            if group.row_count == 0 {
-                group.values = grouping.iter().map(|value| OwnedValue::of(*value)).collect();
-            }
-            group.row_count += 1;
-            group
-        } else {
-            let group = map.get_mut(&id);
-            debug_assert!(group.is_some(), "the row was added before");
-            let group = group?;
-            group.row_count = group.row_count.saturating_sub(1);
-            group
-        };
-        group.changed = group.changed.max(at);
-        for ((kind, aggregate), value) in projection.kinds().zip(&mut group.aggregates).zip(arguments) {
-            let key_of = |value: Value<'_>| value_key(value, arena);
-            match adds {
-                true => {
-                    aggregate.add(kind, *value, arena, key_of);
-                }
-                false => aggregate.remove(kind, *value, key_of),
-            }
-        }
+        let read = projection.read(&message, arena);
+        let unread = Unread::unless(read.is_some(), projection);
+        let values = read.unwrap_or(&unread);
+        let (id, _) = maps.apply(projection, values, None, Effect { adds, at }, arena)?;
         Some(id)
     }
 
@@ -258,20 +392,26 @@ impl Groups {
         arena: &mut Arena,
         out: &mut Vec<u8>,
     ) -> Result<Written, AssignError> {
-        out.clear();
-        let is_only = self.only_group() == Some(id);
-        let map = &mut self.maps[id.map()];
-        let Some(group) = map.get(&id) else { return Ok(Written::Gone) };
-        if group.row_count == 0 && !is_only {
-            map.remove(&id);
-            return Ok(Written::Gone);
-        }
-        let kinds = self.config.projection.kinds();
-        let results: SmallVec<[OwnedValue; 4]> =
-            group.aggregates.iter().zip(kinds).map(|(each, kind)| each.result(kind)).collect();
-        arena.allow(effort_max(0));
-        self.config.projection.write(&group.values, &results, topic, group.changed, arena, out)?;
-        Ok(Written::Record(group.changed))
+        self.maps.write(&self.config.projection, id, topic, arena, out)
+    }
+}
+
+/// The values of a row that cannot be read: all are NULL.
+pub(crate) struct Unread(SmallVec<[Value<'static>; 8]>);
+
+impl Unread {
+    /// No values when the row was read.
+    pub fn unless(is_read: bool, projection: &Projection) -> Self {
+        let count = if is_read { 0 } else { projection.grouping_count() + projection.kinds().len() };
+        Unread(SmallVec::from_elem(Value::Null, count))
+    }
+}
+
+impl std::ops::Deref for Unread {
+    type Target = [Value<'static>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
 }
 

@@ -253,7 +253,12 @@ def collections_of(core: dict[str, Any]) -> Tree:
                 each["last_values"] | {"memory_bytes": each["last_values"]["memory"]},
             )
             for each in core["topics"]
-            if each["last_values"] is not None
+            if each["last_values"] is not None and not _is_view(each["last_values"])
+        },
+        "instance/views": {
+            each["topic"]: _chosen(NODE_AT["instance/views"], _of_view(each["last_values"]))
+            for each in core["topics"]
+            if each["last_values"] is not None and _is_view(each["last_values"])
         },
         "instance/replication/destinations": {
             each["name"]: _chosen(
@@ -270,6 +275,15 @@ def collections_of(core: dict[str, Any]) -> Tree:
             "instance/replication/sources", core["replication"]["sources"], "name"
         ),
     }
+
+
+def _is_view(last_values: dict[str, Any]) -> bool:
+    return "behind_s" in last_values
+
+
+def _of_view(last_values: dict[str, Any]) -> dict[str, Any]:
+    updates = sum(last_values[name] for name in ("inserts", "updates", "deletes"))
+    return last_values | {"memory_bytes": last_values["memory"], "updates": updates}
 
 
 def _chosen(node: Node, values: Mapping[str, Any]) -> dict[str, Any]:

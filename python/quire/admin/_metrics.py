@@ -391,6 +391,24 @@ NODES: Final[tuple[Node, ...]] = (
         id="TOPIC",
     ),
     Node(
+        "instance/views",
+        "the topics that the server computes from others",
+        (
+            Metric("records", "S", "records", "records", Series("quire_view_records", "view")),
+            Metric("memory_bytes", "S", "bytes", "memory for the records, the groups and the joins"),
+            Metric(
+                "behind_s",
+                "S",
+                "s",
+                "age of the oldest change of a source that the view does not have; 0: it has all",
+                Series("quire_view_behind_seconds", "view"),
+            ),
+            Metric("waiting_changes", "S", "changes", "changes of sources that the view does not have"),
+            Metric("updates", "C", "records", "records that were new, changed or removed"),
+        ),
+        id="VIEW",
+    ),
+    Node(
         "instance/replication/destinations",
         "the instances that this one sends to",
         (

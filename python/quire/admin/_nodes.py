@@ -11,7 +11,7 @@ from quire.admin._figures import Tree
 from quire.admin._metrics import NODE_AT, NODES, Metric, Node
 
 #: Lists that can be long, and that clients get in parts.
-LISTS = ("instance/topics", "instance/queues", "instance/last_values")
+LISTS = ("instance/topics", "instance/queues", "instance/last_values", "instance/views")
 
 #: The forms of an answer, by the end of the path.
 FORMS = ("json", "xml", "csv")

@@ -146,7 +146,11 @@ def topic_stats(name: str, *, url: Url = None, json: Json = False) -> int:
     topic["queues"] = ", ".join(topic["queues"]) or "none"
     topic["last values"] = "no" if values is None else "yes"
     if values is not None:
-        without_key = "none" if "underlying_topic" in values else "supplied by publishers"
+        without_key = (
+            "none" if values.pop("view", None) or "underlying_topic" in values else "supplied by publishers"
+        )
+        if "join" in values:
+            values["join"] = ", ".join(values["join"])
         values["key"] = ", ".join(values["key"]) or without_key
         topic |= values
     print_table(

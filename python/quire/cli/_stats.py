@@ -109,7 +109,7 @@ def _lists(client: quire.Client, place: Place) -> dict[str, Any]:
         core["clients"] = client._clients()
     if "instance/subscriptions" in wanted:
         core["all_subscriptions"] = client._subscription_figures()
-    if {"instance/topics", "instance/last_values"} & {*wanted}:
+    if {"instance/topics", "instance/last_values", "instance/views"} & {*wanted}:
         core["topics"] = client._topics()
     if "instance/queues" in wanted:
         core["queues"] = client.queue_stats()

@@ -142,13 +142,16 @@ class SowTopic(Model):
 
 
 class View(Model):
-    """A last-value topic that the server computes from another one (docs/views.md)."""
+    """A last-value topic that the server computes from others (docs/views.md)."""
 
     name: Annotated[str, Field(min_length=1)]
     #: The type of the messages of the view.
     message_type: MessageType
     #: The source: a last-value topic, a conflated topic, or another view.
-    underlying_topic: Annotated[str, Field(min_length=1)]
+    underlying_topic: Annotated[str, Field(min_length=1)] | None = None
+    #: Instead of a source: conditions that join several of them, `[orders].[/account] =
+    #: [accounts].[/id]`. The fields in `projection` and `grouping` then have their topics, too.
+    join: Texts = ()
     #: The fields of a record: `expression AS /destination`.
     projection: Annotated[Assignments, Field(min_length=1)]
     #: The fields that make the groups. Without them, all records are one group.
@@ -171,7 +174,8 @@ class View(Model):
             *,
             name: str,
             message_type: MessageType,
-            underlying_topic: str,
+            underlying_topic: str | None = ...,
+            join: str | Sequence[str] = ...,
             projection: str | Sequence[str],
             grouping: str | Sequence[str] = ...,
             filter: str | None = ...,
@@ -183,7 +187,7 @@ class View(Model):
 
     def to_core(self) -> dict[str, Any]:
         """Returns the form that the core reads."""
-        return self.model_dump()
+        return self.model_dump() | {"underlying_topic": self.underlying_topic or ""}
 
 
 class ConflatedTopic(Model):

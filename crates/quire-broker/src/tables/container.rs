@@ -209,7 +209,10 @@ impl Tables {
             topic_count: None,
             underlying_topic: None,
             interval_ms: None,
+            join: None,
             waiting_count: None,
+            behind_ns: None,
+            view: None,
         };
         for id in &container.tables {
             let state = &self.all[id.0 as usize];

@@ -1,10 +1,17 @@
 //! Views: last-value topics whose records the server computes from the changes of other last-value
 //! topics (docs/views.md).
 //!
-//! A change of a topic with views is copied into one queue ([`Derived::add`]). A phase of the turn
-//! takes the changes from it in their order ([`Tables::derive_next`]), and publishes the updates of
-//! the views ([`Tables::next_update`]). An update changes the table of the view as a publish does.
-//! So the views of a view get their changes in the same way.
+//! A change of a topic with views is copied into a queue (`waiting.rs`). A phase of the turn takes
+//! the changes from it in their order ([`Tables::derive_next`]), and publishes the updates of the
+//! views ([`Tables::next_update`]). An update changes the table of the view as a publish does. So
+//! the views of a view get their changes in the same way.
+//!
+//! A change of a topic that is joined with others can touch many records. It is worked off in
+//! portions (`joined.rs`), and the changes after it wait until it is done.
+
+mod figures;
+mod joined;
+mod waiting;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +19,7 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 use quire_expression::message_type::{Arena, AssignError};
 use quire_journal::{Headers, Position, Timestamp};
-use quire_table::{GroupId, Groups, Key, Polled, PutOptions, Query, Row, RowChange, Written};
+use quire_table::{GroupId, Key, Polled, PutOptions, Query, Row, RowChange, Written};
 use rustc_hash::FxBuildHasher;
 
 use super::change::Change;
@@ -22,34 +29,51 @@ use crate::config::tables::TableDefinition;
 use crate::context::Context;
 use crate::subscription::UNRECORDED_BEGIN;
 use crate::topic::TableId;
+use joined::Records;
+use waiting::Waiting;
 
 /// Rows of one portion while views are computed at a start.
 const EFFORT: usize = 1024;
 
-/// The views of one broker, each after its source.
+/// The views of one broker, each after its sources.
 #[derive(Default)]
 pub(super) struct Derived {
     views: Vec<View>,
-    /// The changes that the views have not seen, oldest first.
-    waiting: VecDeque<(TableId, RowChange)>,
-    waiting_size: usize,
-    /// Their number, by topic.
-    waiting_counts: Vec<u64>,
+    waiting: Waiting,
+    /// The change that is being worked off.
+    current: Option<Current>,
     /// The updates of views that are not published yet.
     updates: VecDeque<Update>,
+    /// With conflation: groups have changed, and their updates are not made yet.
+    has_touched: bool,
+}
+
+/// A change on its way to the views of its topic.
+struct Current {
+    source: TableId,
+    change: RowChange,
+    /// The number of views that have it.
+    view_count: usize,
 }
 
 /// One view.
 struct View {
     table: TableId,
-    source: TableId,
-    groups: Groups,
+    /// In the order of the joins.
+    sources: Vec<TableId>,
+    records: Records,
     inline_conflation: bool,
     /// With conflation: the groups that changed, in the order of their first changes.
     touched: Vec<GroupId>,
     is_touched: HashSet<GroupId, FxBuildHasher>,
     /// Records that could not be written.
     unwritten_count: u64,
+}
+
+/// Where updates go, and the events about them.
+struct Made<'a> {
+    updates: &'a mut VecDeque<Update>,
+    cx: &'a mut Context,
 }
 
 /// The new record of a group.
@@ -68,41 +92,72 @@ impl Derived {
         let by_name: HashMap<_, _, FxBuildHasher> =
             all.iter().zip(0..).map(|(state, id)| (state.definition.name.clone(), TableId(id))).collect();
         let mut views = Vec::new();
+        let mut waiting = Waiting::new(all.len());
         for (id, table) in (0..all.len()).zip((0..).map(TableId)) {
             let Some(view) = all[id].definition.view.clone() else { continue };
             // The configuration was checked.
-            let Some(&source) = by_name.get(&view.source) else { continue };
-            all[source.0 as usize].views.push(views.len());
+            let sources: Option<Vec<TableId>> =
+                view.sources.iter().map(|source| by_name.get(source).copied()).collect();
+            let Some(sources) = sources else { continue };
+            let records = Records::new(&view.records);
+            for source in &sources {
+                all[source.0 as usize].views.push(views.len());
+                waiting.follow(*source, &records);
+            }
             views.push(View {
                 table,
-                source,
-                groups: Groups::new(view.groups.clone()),
-                inline_conflation: view.inline_conflation,
+                sources,
+                records,
+                inline_conflation: view.settings.inline_conflation,
                 touched: Vec::new(),
                 is_touched: HashSet::default(),
                 unwritten_count: 0,
             });
         }
-        Derived { views, waiting_counts: vec![0; all.len()], ..Derived::default() }
-    }
-
-    /// For a view: the changes of its source that it does not have yet.
-    pub fn waiting_count(&self, id: TableId) -> Option<u64> {
-        let view = self.views.iter().find(|view| view.table == id)?;
-        self.waiting_counts.get(view.source.0 as usize).copied()
+        Derived { views, waiting, ..Derived::default() }
     }
 
     /// A topic with views has changed.
     #[cold]
     pub fn add(&mut self, source: TableId, change: &Change<'_>, at: Timestamp) {
-        let copy = RowChange::new(change.old.as_ref(), change.new, at);
-        self.waiting_size += copy.size();
-        self.waiting_counts[source.0 as usize] += 1;
-        self.waiting.push_back((source, copy));
+        self.waiting.add(source, change, at);
     }
 }
 
 impl View {
+    /// Takes a change of a topic without joins.
+    fn take(
+        &mut self,
+        definition: &TableDefinition,
+        change: &RowChange,
+        arena: &mut Arena,
+        made: &mut Made<'_>,
+    ) {
+        let Records::Groups(groups) = &mut self.records else { return };
+        let (old, new) = (change.old(), change.new_row());
+        let touched = groups.change(old.as_ref(), new.as_ref(), change.at, arena);
+        if self.inline_conflation {
+            let is_first = |id: &GroupId| self.is_touched.insert(*id);
+            self.touched.extend(touched.into_iter().filter(is_first));
+            return;
+        }
+        touched.into_iter().for_each(|id| self.make(definition, id, change.at, arena, made));
+    }
+
+    /// Makes the update of a group.
+    fn make(
+        &mut self,
+        definition: &TableDefinition,
+        id: GroupId,
+        at: Timestamp,
+        arena: &mut Arena,
+        made: &mut Made<'_>,
+    ) {
+        let (update, event) = self.update(definition, id, at, arena);
+        made.updates.push_back(update);
+        event.into_iter().for_each(|event| made.cx.note(event));
+    }
+
     /// The update of a group.
     fn update(
         &mut self,
@@ -112,7 +167,7 @@ impl View {
         arena: &mut Arena,
     ) -> (Update, Option<Event>) {
         let mut data = Vec::new();
-        let (written, event) = match self.groups.write(id, &definition.name, arena, &mut data) {
+        let (written, event) = match self.records.write(id, &definition.name, arena, &mut data) {
             Ok(written) => (written, None),
             // The record of before would be wrong.
             Err(error) => (Written::Gone, self.unwritten(definition, &error)),
@@ -143,54 +198,62 @@ impl Tables {
         self.all[id.0 as usize].definition.is_computed()
     }
 
-    /// Whether changes wait for views.
+    /// Whether changes wait for views, or changed groups for their updates.
     pub(crate) fn has_waiting_changes(&self) -> bool {
-        !self.derived.waiting.is_empty()
+        let Derived { waiting, current, has_touched, .. } = &self.derived;
+        current.is_some() || !waiting.is_empty() || *has_touched
     }
 
     /// The bytes of the changes that wait for views.
     pub(crate) fn waiting_changes_size(&self) -> usize {
-        self.derived.waiting_size
+        self.derived.waiting.size()
     }
 
-    /// Passes the oldest waiting change to the views of its topic. Then publish the updates.
-    /// Returns whether there was one.
-    pub(crate) fn derive_next(&mut self, cx: &mut Context) -> bool {
+    /// Passes the oldest waiting change to the views of its topic, or continues with it. Then
+    /// publish the updates. Returns the weight of the work; `None`: no change waits.
+    pub(crate) fn derive_next(&mut self, cx: &mut Context) -> Option<usize> {
         let Tables { all, derived, arena, .. } = self;
-        let Some((source, change)) = derived.waiting.pop_front() else { return false };
-        derived.waiting_size -= change.size();
-        derived.waiting_counts[source.0 as usize] -= 1;
-        let (old, new) = (change.old(), change.new_row());
-        for &number in &all[source.0 as usize].views {
+        let current = derived.current.take();
+        let mut current = current.or_else(|| derived.waiting.pop())?;
+        let Current { source, change, view_count } = &mut current;
+        let mut weight = 1;
+        let numbers = &all[source.0 as usize].views;
+        while let Some(&number) = numbers.get(*view_count) {
             let view = &mut derived.views[number];
-            let touched = view.groups.change(old.as_ref(), new.as_ref(), change.at, arena);
-            if view.inline_conflation {
-                let is_first = |id: &GroupId| view.is_touched.insert(*id);
-                view.touched.extend(touched.into_iter().filter(is_first));
-                continue;
-            }
             let definition = &all[view.table.0 as usize].definition;
-            for id in touched {
-                let (update, event) = view.update(definition, id, change.at, arena);
-                derived.updates.push_back(update);
-                event.into_iter().for_each(|event| cx.note(event));
+            let made = &mut Made { updates: &mut derived.updates, cx };
+            let is_done = match &view.records {
+                Records::Groups(_) => {
+                    view.take(definition, change, arena, made);
+                    true
+                }
+                Records::Joins(_) => {
+                    weight += joined::WEIGHT;
+                    view.take_portion(definition, *source, change, arena, made)
+                }
+            };
+            if !is_done {
+                derived.current = Some(current);
+                return Some(weight);
             }
+            *view_count += 1;
         }
-        true
+        Some(weight)
     }
 
     /// Makes the updates of the views with conflation. Then publish them.
     pub(crate) fn derive_touched(&mut self, cx: &mut Context) {
         let Tables { all, derived, arena, .. } = self;
         let now = cx.clock.now.wall;
-        for view in derived.views.iter_mut().filter(|view| !view.touched.is_empty()) {
+        derived.has_touched = false;
+        for view in derived.views.iter_mut().filter(|view| view.inline_conflation) {
             let definition = &all[view.table.0 as usize].definition;
             view.is_touched.clear();
-            for id in std::mem::take(&mut view.touched) {
-                let (update, event) = view.update(definition, id, now, arena);
-                derived.updates.push_back(update);
-                event.into_iter().for_each(|event| cx.note(event));
-            }
+            let mut touched = std::mem::take(&mut view.touched);
+            touched.extend(view.records.take_touched());
+            derived.has_touched |= view.records.has_touched();
+            let made = &mut Made { updates: &mut derived.updates, cx };
+            touched.into_iter().for_each(|id| view.make(definition, id, now, arena, made));
         }
     }
 
@@ -199,13 +262,12 @@ impl Tables {
         self.derived.updates.pop_front()
     }
 
-    /// Computes the records of a view from those of its source, at a start. Nothing is delivered.
+    /// Computes the records of a view from those of its sources, at a start. Nothing is delivered.
     pub(super) fn compute_view(&mut self, cx: &mut Context, table: TableId) {
         let number = self.derived.views.iter().position(|view| view.table == table);
         let Some(number) = number else { return };
-        let source = self.derived.views[number].source;
-        self.add_all_rows(number, source);
-        let ids: Vec<GroupId> = self.derived.views[number].groups.ids().collect();
+        self.add_all_rows(number);
+        let ids: Vec<GroupId> = self.derived.views[number].records.ids();
         for id in ids {
             let Tables { all, derived, arena, .. } = self;
             let view = &mut derived.views[number];
@@ -216,17 +278,22 @@ impl Tables {
         }
     }
 
-    fn add_all_rows(&mut self, number: usize, source: TableId) {
+    fn add_all_rows(&mut self, number: usize) {
         let Tables { all, derived, arena, .. } = self;
-        let (table, groups) = (&mut all[source.0 as usize].table, &mut derived.views[number].groups);
-        // Rows whose lifetime is over are removed later, which is a change. So they count now.
-        let scan = table.open(Query { copies_size_max: usize::MAX, ..Query::default() }, Timestamp(0));
-        let mut add = |row: &Row<'_>| {
-            groups.change(None, Some(row), row.timestamp, arena);
-            true
-        };
-        while table.poll(scan, EFFORT, &mut add) == Polled::More {}
-        table.close(scan);
+        let View { sources, records, .. } = &mut derived.views[number];
+        // The first topic of a join is the last one, so that each combination is added once.
+        for (place, source) in sources.iter().enumerate().rev() {
+            let table = &mut all[source.0 as usize].table;
+            // Rows whose lifetime is over are removed later, which is a change. So they count now.
+            let scan = table.open(Query { copies_size_max: usize::MAX, ..Query::default() }, Timestamp(0));
+            let mut add = |row: &Row<'_>| {
+                records.add(place, row, arena);
+                true
+            };
+            while table.poll(scan, EFFORT, &mut add) == Polled::More {}
+            table.close(scan);
+        }
+        records.clear_touched();
     }
 
     fn restore_update(&mut self, cx: &mut Context, update: &Update) {

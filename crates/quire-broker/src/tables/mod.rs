@@ -478,9 +478,10 @@ impl Tables {
     pub(crate) fn describe(&self, cx: &Context, page: &mut Page<TopicStats>) {
         for topic in &mut page.items {
             let figures = cx.topics.table(&topic.topic).map(|id| {
-                let waiting_count =
-                    self.derived.waiting_count(id).or_else(|| self.conflated.waiting_count(id));
-                TableFigures { waiting_count, ..self.all[id.0 as usize].figures() }
+                let mut figures = self.all[id.0 as usize].figures();
+                figures.waiting_count = self.conflated.waiting_count(id);
+                self.describe_view(cx, id, &mut figures);
+                figures
             });
             topic.last_values = figures.or_else(|| self.container_figures(&topic.topic));
         }
@@ -548,7 +549,8 @@ impl TableState {
     }
 
     fn figures(&self) -> TableFigures {
-        let stats = self.table.stats();
+        let (stats, view) = (self.table.stats(), self.definition.view.as_deref());
+        let join = view.map(|view| &view.settings.join).filter(|join| !join.is_empty());
         TableFigures {
             record_count: stats.rows as u64,
             size: stats.rows_size as u64,
@@ -561,9 +563,12 @@ impl TableState {
             snapshot_position: self.snapshot_position.get(),
             pattern: None,
             topic_count: None,
-            underlying_topic: self.definition.source().map(str::to_owned),
+            underlying_topic: self.definition.source().filter(|_| join.is_none()).map(str::to_owned),
             interval_ms: self.definition.conflated.as_ref().map(|it| it.interval.as_millis() as u64),
+            join: join.cloned(),
             waiting_count: None,
+            behind_ns: None,
+            view: None,
         }
     }
 }

@@ -80,4 +80,5 @@ mod slices;
 mod subscribe_options;
 mod subscribing;
 mod user_limits;
+mod view_joins;
 mod views;

@@ -47,6 +47,24 @@ pub enum AggregateKind {
 }
 
 impl AggregateKind {
+    /// The name, as expressions have it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            AggregateKind::Avg => "AVG",
+            AggregateKind::Any => "ANY",
+            AggregateKind::Count => "COUNT",
+            AggregateKind::CountDistinct => "COUNT_DISTINCT",
+            AggregateKind::DistinctList(_) => "DISTINCT_LIST",
+            AggregateKind::Min => "MIN",
+            AggregateKind::Max => "MAX",
+            AggregateKind::Sum => "SUM",
+            AggregateKind::StddevPop => "STDDEV_POP",
+            AggregateKind::StddevSamp => "STDDEV_SAMP",
+            AggregateKind::VarPop => "VAR_POP",
+            AggregateKind::VarSamp => "VAR_SAMP",
+        }
+    }
+
     /// The aggregate with this name in capitals.
     pub(super) fn of(name: &str) -> Option<AggregateKind> {
         Some(match name {
@@ -251,6 +269,11 @@ impl Accumulator {
             Accumulator::Values(values) => values.remove(key_of(value), OwnedValue::of(value)),
             Accumulator::Chosen(_) | Accumulator::Distinct(_) => debug_assert!(false, "it forgets values"),
         }
+    }
+
+    /// For the aggregates of a view: the bytes that it holds outside of itself.
+    pub fn heap_size(&self) -> usize {
+        if let Accumulator::Values(values) = self { values.size } else { 0 }
     }
 
     /// The result.
@@ -472,7 +495,12 @@ pub struct Values {
     counts: BTreeMap<(ValueKey, OwnedValue), u64>,
     /// The number of values that are not equal.
     distinct_count: u64,
+    /// The bytes that they take.
+    size: usize,
 }
+
+/// Bytes of a map for each value.
+const COUNTED_SIZE: usize = 80;
 
 impl Values {
     fn add(&mut self, key: ValueKey, value: OwnedValue) {
@@ -482,6 +510,7 @@ impl Values {
             return;
         }
         self.distinct_count += u64::from(!self.has(&value.0));
+        self.size += COUNTED_SIZE + value.0.len() + value.1.size();
         self.counts.insert(value, 1);
     }
 
@@ -493,6 +522,7 @@ impl Values {
         *count -= 1;
         if *count == 0 {
             self.counts.remove(&value);
+            self.size -= COUNTED_SIZE + value.0.len() + value.1.size();
             self.distinct_count -= u64::from(!self.has(&value.0));
         }
     }

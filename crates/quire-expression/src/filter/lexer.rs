@@ -14,6 +14,8 @@ pub(super) enum Token<'t> {
     Identifier(&'t str),
     /// The text between `[/` and `]`: a name with characters that a step cannot have.
     Bracketed(&'t str),
+    /// `[topic].[/step/step[0]]`, or the same with a message type before it, as written.
+    Qualified(&'t str),
     /// A number, as written and without sign.
     Number(&'t str),
     /// A string with its quotes.
@@ -55,11 +57,7 @@ impl<'t> Lexer<'t> {
                 return Err(self.error(start + 1, "a field name, or a blank before a divisor"));
             }
             [b'[', b'/', ..] => self.bracketed()?,
-            [b'[', ..] => {
-                return Err(
-                    self.error(start, "a field; only [/name] is written in brackets outside of joins")
-                );
-            }
+            [b'[', ..] => self.qualified()?,
             [letter, ..] if letter.is_ascii_alphabetic() || *letter == b'_' => {
                 let word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
                 Token::Word(self.take(self.rest().bytes().take_while(word).count()))
@@ -163,9 +161,43 @@ impl<'t> Lexer<'t> {
             return Err(self.error(self.at - 1, "a field name"));
         }
         if self.rest().starts_with('.') {
-            return Err(self.error(self.at, "an operator; fields of several topics are only for views"));
+            return Err(
+                self.error(self.at, "an operator; a topic is written without the slash: [orders].[/id]")
+            );
         }
         Ok(Token::Bracketed(inner))
+    }
+
+    /// `[topic].[/field]` or `[type].[topic].[/field]`.
+    fn qualified(&mut self) -> Result<Token<'t>, FilterError> {
+        let mut size = 0;
+        for _ in 0..2 {
+            let rest = &self.rest()[size..];
+            let Some(end) = rest.find(']') else { return Err(self.error(self.text.len(), "]")) };
+            if end == 1 {
+                return Err(self.error(self.at + size + 1, "the name of a topic"));
+            }
+            size += end + 1;
+            if !self.rest()[size..].starts_with(".[") {
+                return Err(self.error(
+                    self.at + size,
+                    "a point and a field, as in [orders].[/id]; only fields and topics are in brackets",
+                ));
+            }
+            size += 1;
+            if self.rest()[size..].starts_with("[/") {
+                break;
+            }
+        }
+        if !self.rest()[size..].starts_with("[/") {
+            return Err(self.error(self.at + size + 1, "a field like /id"));
+        }
+        size += 2;
+        match field_size(&self.rest().as_bytes()[size..]) {
+            Some(0) => Err(self.error(self.at + size, "a field name")),
+            Some(field) => Ok(Token::Qualified(self.take(size + field + 1))),
+            None => Err(self.error(self.text.len(), "]")),
+        }
     }
 
     fn symbol(&mut self) -> Result<Token<'t>, FilterError> {
@@ -198,6 +230,7 @@ impl Token<'_> {
             Token::Identifier(text) | Token::Number(text) | Token::Text(text) | Token::Word(text) => {
                 short(text)
             }
+            Token::Qualified(text) => short(text),
             Token::Bracketed(text) => short(&format!("[/{text}]")),
             Token::Symbol(symbol) => format!("'{symbol}'"),
             Token::End => "the end".into(),
@@ -210,6 +243,22 @@ fn short(text: &str) -> String {
     match text.char_indices().nth(40) {
         Some((size, _)) => format!("{}…", &text[..size]),
         None => text.into(),
+    }
+}
+
+/// The bytes of a field up to its closing bracket. The number of an element has brackets, too.
+fn field_size(bytes: &[u8]) -> Option<usize> {
+    let mut size = 0;
+    loop {
+        match bytes.get(size)? {
+            b']' => return Some(size),
+            b'[' => {
+                let digits = bytes[size + 1..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+                let is_index = digits > 0 && bytes.get(size + 1 + digits) == Some(&b']');
+                size += if is_index { digits + 2 } else { 1 };
+            }
+            _ => size += 1,
+        }
     }
 }
 

@@ -16,6 +16,7 @@
 //! - `assignments`: fields of a message that are computed from it.
 //! - `projection`, `aggregate`, `exact_sum`: records of groups, computed from the messages of each
 //!   group.
+//! - `join`: the conditions of joins, and fields with their topics.
 //! - `index`: the filters of the subscriptions of a topic, of which only those are evaluated that
 //!   can match.
 
@@ -26,6 +27,7 @@ mod evaluate;
 mod exact_sum;
 mod function;
 mod index;
+mod join;
 mod lexer;
 mod like;
 mod node;
@@ -51,6 +53,7 @@ pub use error::{FilterError, caret};
 pub use evaluate::ARRAY_PAIR_COUNT_MAX;
 pub use function::similar;
 pub use index::{Decision, SubscriptionIndex};
+pub use join::{JoinCondition, JoinedTopic, TopicField};
 pub use node::NESTING_MAX;
 pub use parse::path_of;
 pub use projection::Projection;
@@ -86,6 +89,9 @@ pub struct FilterOptions {
     /// The fields that expressions see. A field that the list hides, or that has a hidden part, is
     /// NULL. `None`: all fields.
     pub hidden: Option<Select>,
+    /// The topics of a view with joins. Each field in an expression has its topic then. `None`:
+    /// expressions are about one message.
+    pub joined: Option<Arc<[JoinedTopic]>>,
 }
 
 /// The connection whose command has the expression. Unknown values are NULL.

@@ -301,7 +301,7 @@ impl<'t> Parser<'t> {
 
     fn primary(&mut self) -> Result<Node, FilterError> {
         let node = match self.token {
-            Token::Identifier(_) | Token::Bracketed(_) => return self.identifier(),
+            Token::Identifier(_) | Token::Bracketed(_) | Token::Qualified(_) => return self.identifier(),
             Token::Number(text) => {
                 // The lexer has checked that it is a number.
                 Node::Literal(Number::parse(text.as_bytes()).map_or(Literal::Null, Literal::Number))
@@ -426,7 +426,7 @@ impl<'t> Parser<'t> {
             }
             Token::Symbol("==") => self.canonical.push('='),
             Token::Symbol("<>") => self.canonical.push_str("!="),
-            Token::Identifier(text) | Token::Number(text) | Token::Text(text) => {
+            Token::Identifier(text) | Token::Qualified(text) | Token::Number(text) | Token::Text(text) => {
                 self.canonical.push_str(text)
             }
             Token::Symbol(text) => self.canonical.push_str(text),

@@ -1,12 +1,15 @@
 //! The topics that the server computes from others: views and conflated topics. Each of them can
 //! read the others, so they are checked together, sources first.
 
+use std::collections::VecDeque;
+
 use quire_expression::filter::FilterOptions;
 use quire_expression::topic::TopicSelector;
 
 use crate::ConfigError;
 use crate::config::ConfigErrors;
 use crate::config::conflated::ConflatedTopicSettings;
+use crate::config::joins::Source;
 use crate::config::queues::Definition;
 use crate::config::tables::{TABLES_MAX, TableDefinition};
 use crate::config::views::ViewSettings;
@@ -52,10 +55,18 @@ impl<'a> Computed<'a> {
         }
     }
 
-    fn source(&self) -> &'a str {
+    fn sources(&self) -> Vec<String> {
         match self.settings {
-            Settings::View(view) => &view.underlying_topic,
-            Settings::Conflated(topic) => &topic.underlying_topic,
+            Settings::View(view) => view.sources(),
+            Settings::Conflated(topic) => vec![topic.underlying_topic.clone()],
+        }
+    }
+
+    /// The key with the sources.
+    fn source_key(&self) -> &'static str {
+        match self.settings {
+            Settings::View(view) if !view.join.is_empty() => "join",
+            Settings::View(_) | Settings::Conflated(_) => "underlying_topic",
         }
     }
 
@@ -106,49 +117,82 @@ pub fn compile(
         if let Some(other) = known.other_with_name(topic, &all[..index]) {
             errors.push(error("name", format!("{other} has the name")));
         }
-        let source = known.tables.iter().chain(&compiled).find(|it| *it.name == *topic.source());
-        let source = match source {
-            Some(source) if source.pattern.is_none() => Ok(source),
+        let table_of = |name: &str| known.tables.iter().chain(&compiled).find(|it| *it.name == *name);
+        let find = |name: &str| match table_of(name) {
+            Some(source) if source.pattern.is_none() => Source::Found(source.message_type),
             // The mistake of a source that is computed is reported there.
-            None if all.iter().any(|other| other.name() == topic.source()) => continue,
-            found => Err(error("underlying_topic", known.refusal_of(topic, found.is_some()))),
+            None if all.iter().any(|other| other.name() == name) => Source::Mistaken,
+            found => Source::Refused(known.refusal_of(topic, name, found.is_some())),
         };
-        let source = errors.note(source);
         let made = match topic.settings {
-            Settings::View(view) => {
-                view.compile(source.map(|it| it.message_type), options, &error, &mut errors)
+            Settings::View(view) => view.compile(&find, options, &error, &mut errors),
+            Settings::Conflated(topic) => {
+                let name = &topic.underlying_topic;
+                let source = match find(name) {
+                    Source::Found(_) => table_of(name),
+                    Source::Mistaken => continue,
+                    Source::Refused(reason) => {
+                        errors.push(error("underlying_topic", reason));
+                        None
+                    }
+                };
+                topic.compile(source, options, &error, &mut errors)
             }
-            Settings::Conflated(topic) => topic.compile(source, options, &error, &mut errors),
         };
         compiled.extend(made);
     }
     errors.none_or(compiled)
 }
 
-/// The places of the topics, sources first. A topic that reads itself is a mistake, and not among
-/// them.
+/// The places of the topics, sources first. A topic that reads itself is a mistake, and neither it
+/// nor a topic that reads it is among them.
 fn in_order(all: &[Computed<'_>], errors: &mut ConfigErrors) -> Vec<usize> {
-    let source_of = |topic: &Computed<'_>| all.iter().position(|it| it.name() == topic.source());
-    let mut depths = Vec::new();
+    let place_of = |name: &String| all.iter().position(|it| it.name() == *name);
+    let sources: Vec<Vec<usize>> =
+        all.iter().map(|topic| topic.sources().iter().filter_map(place_of).collect()).collect();
     for (index, topic) in all.iter().enumerate() {
-        let mut path = vec![topic.name()];
-        let mut source = source_of(topic);
-        // A path that is longer than the list goes through a cycle of other topics.
-        while let Some(next) = source.filter(|next| *next != index && path.len() <= all.len()) {
-            path.push(all[next].name());
-            source = source_of(&all[next]);
+        let Some(path) = path_to_itself(index, &sources) else { continue };
+        let names: Vec<&str> = path.into_iter().map(|place| all[place].name()).collect();
+        let reason = format!("the {} reads itself: {}", topic.kind(), names.join(" reads "));
+        let error = topic.error(topic.source_key(), &reason);
+        errors.push(ConfigError::new(error.key, reason));
+    }
+    let mut order = Vec::new();
+    let mut left: Vec<usize> = (0..all.len()).collect();
+    loop {
+        let is_ready = |index: &usize, order: &[usize]| sources[*index].iter().all(|it| order.contains(it));
+        let ready: Vec<usize> = left.extract_if(.., |index| is_ready(index, &order)).collect();
+        if ready.is_empty() {
+            return order;
         }
-        if source == Some(index) {
-            path.push(topic.name());
-            let reason = format!("the {} reads itself: {}", topic.kind(), path.join(" reads "));
-            let error = topic.error("underlying_topic", &reason);
-            errors.push(ConfigError::new(error.key, reason));
-        } else if source.is_none() {
-            depths.push((path.len(), index));
+        order.extend(ready);
+    }
+}
+
+/// The shortest way from a topic over its sources back to it.
+fn path_to_itself(index: usize, sources: &[Vec<usize>]) -> Option<Vec<usize>> {
+    let mut reader_of = vec![None; sources.len()];
+    let mut waiting = VecDeque::from([index]);
+    while let Some(reader) = waiting.pop_front() {
+        for &source in &sources[reader] {
+            if source == index {
+                let mut path = vec![index];
+                let mut at = Some(reader);
+                while let Some(place) = at.filter(|place| *place != index) {
+                    path.push(place);
+                    at = reader_of[place];
+                }
+                path.push(index);
+                path.reverse();
+                return Some(path);
+            }
+            if reader_of[source].is_none() {
+                reader_of[source] = Some(reader);
+                waiting.push_back(source);
+            }
         }
     }
-    depths.sort_unstable();
-    depths.into_iter().map(|(_, index)| index).collect()
+    None
 }
 
 impl Known<'_> {
@@ -166,8 +210,8 @@ impl Known<'_> {
     }
 
     /// Why a topic cannot be the source of a computed topic.
-    fn refusal_of(&self, topic: Computed<'_>, has_pattern: bool) -> String {
-        let (source, kind) = (topic.source(), topic.kind());
+    fn refusal_of(&self, topic: Computed<'_>, source: &str, has_pattern: bool) -> String {
+        let kind = topic.kind();
         if source.is_empty() {
             format!("name the last-value topic, the view or the conflated topic that the {kind} reads")
         } else if has_pattern {

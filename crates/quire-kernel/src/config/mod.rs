@@ -2,6 +2,7 @@
 
 pub mod computed;
 pub mod conflated;
+mod joins;
 pub mod links;
 pub mod queues;
 pub mod route;
@@ -471,6 +472,7 @@ impl BrokerConfig {
                 version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             },
             hidden: None,
+            joined: None,
         }
     }
 

@@ -220,10 +220,10 @@ impl TableDefinition {
         self.view.is_some() || self.conflated.is_some()
     }
 
-    /// For a view and a conflated topic: the topic that they read.
+    /// For a view and a conflated topic: the topic that they read, the first one of a join.
     pub fn source(&self) -> Option<&str> {
         let conflated = self.conflated.as_ref().map(|conflated| &*conflated.source);
-        conflated.or_else(|| self.view.as_ref().map(|view| &*view.source))
+        conflated.or_else(|| self.view.as_ref().map(|view| &*view.sources[0]))
     }
 
     /// The fields that are constructed after the key is known.

@@ -7,11 +7,12 @@ use quire_expression::filter::{AssignmentError, Filter, FilterOptions, Projectio
 use quire_expression::message_type::MessageType;
 use quire_expression::topic::TopicSelector;
 use quire_journal::Memory;
-use quire_table::{GroupsConfig, INDEXES_MAX, IndexLimits, KeyRule, Table, TableConfig};
+use quire_table::{GroupsConfig, INDEXES_MAX, IndexLimits, JoinConfig, KeyRule, Table, TableConfig};
 use serde::Deserialize;
 
 use crate::ConfigError;
 use crate::config::ConfigErrors;
+use crate::config::joins::{JoinPlan, Mistake, Source, topics_of};
 use crate::config::tables::{TableDefinition, TableDurability, TableExpiration, key_of};
 
 /// One view.
@@ -24,6 +25,8 @@ pub struct ViewSettings {
     pub message_type: String,
     /// The source: a last-value topic, a conflated topic or another view.
     pub underlying_topic: String,
+    /// Instead of a source: pairs of fields that join several of them.
+    pub join: Vec<String>,
     /// The fields of a record: `expression AS /destination`.
     pub projection: Vec<String>,
     /// The fields that make the groups. Without fields, all records are one group.
@@ -40,17 +43,36 @@ pub struct ViewSettings {
     pub inline_conflation: bool,
 }
 
-/// The groups of a view, and the topic that they are computed from.
+/// The records of a view, and the topics that they are computed from.
 pub struct ViewDefinition {
-    pub source: Arc<str>,
-    pub groups: GroupsConfig,
-    pub inline_conflation: bool,
+    /// The topics, in the order of the joins.
+    pub sources: Vec<Arc<str>>,
+    pub records: ViewRecords,
+    /// As configured.
+    pub settings: ViewSettings,
+}
+
+/// The definition of the records of a view.
+pub enum ViewRecords {
+    /// The records of one topic.
+    Groups(GroupsConfig),
+    /// The records of several topics.
+    Joins(JoinConfig),
+}
+
+impl ViewRecords {
+    pub fn projection(&self) -> &Projection {
+        match self {
+            ViewRecords::Groups(groups) => &groups.projection,
+            ViewRecords::Joins(joins) => &joins.projection,
+        }
+    }
 }
 
 impl ViewDefinition {
     /// The index of the fields of `grouping`; `None` when a record does not show all of them.
     pub fn group_index(&self) -> Option<Vec<String>> {
-        group_index(&self.groups.projection)
+        group_index(self.records.projection())
     }
 }
 
@@ -60,10 +82,15 @@ fn group_index(projection: &Projection) -> Option<Vec<String>> {
 }
 
 impl ViewSettings {
+    /// The topics that the view reads.
+    pub(super) fn sources(&self) -> Vec<String> {
+        if self.join.is_empty() { vec![self.underlying_topic.clone()] } else { topics_of(&self.join) }
+    }
+
     /// The view as a last-value topic; `None` after a mistake, which is then in the errors.
     pub(super) fn compile(
         &self,
-        source_type: Option<MessageType>,
+        find: &dyn Fn(&str) -> Source,
         options: &FilterOptions,
         error: &dyn Fn(&str, String) -> ConfigError,
         errors: &mut ConfigErrors,
@@ -80,36 +107,21 @@ impl ViewSettings {
             Some(found) => Ok(found),
         };
         let message_type = errors.note(message_type.map_err(|reason| error("message_type", reason)));
-        if let Some(source) = source_type.filter(|source| !source.has_fields()) {
-            let reason =
-                format!("the messages on {:?} have no fields: {}", self.underlying_topic, source.name());
-            errors.push(error("underlying_topic", reason));
-        }
-        let filter = self.filter.as_ref().map(|text| Filter::parse(text, options)).transpose();
-        let filter = errors.note(filter.map_err(|bad| error("filter", bad.to_string())));
-        let message_type = message_type?;
-        let projection = Projection::parse(&self.projection, &self.grouping, message_type, options);
-        let projection = errors.note(projection.map_err(|bad| {
-            let (key, place) = self.place_of(&bad);
-            error(&format!("{key}{place}"), bad.with_caret())
-        }))?;
-        let (name, source_type, filter) = (name?, source_type?, filter?);
-        let groups = GroupsConfig {
-            source: (*self.underlying_topic).into(),
-            source_type,
-            filter,
-            key_domain: self.key_domain.as_deref().unwrap_or(&name).into(),
-            projection,
+        let key_domain = self.key_domain.as_ref().unwrap_or(&self.name);
+        let records = match self.join.is_empty() {
+            true => self.groups(message_type, key_domain, find, options, error, errors),
+            false => self.joins(message_type, key_domain, find, options, error, errors),
         };
-        let config = self.table_config(&name, message_type, &groups.projection);
+        let (name, message_type, (sources, records)) = (name?, message_type?, records?);
+        let projection = records.projection();
+        let config = self.table_config(&name, message_type, projection);
         let checked = Table::new(config.clone(), &Memory::heap());
         errors.note(checked.map_err(|bad| error(key_of(&bad), bad.to_string())))?;
-        let shown = groups.projection.shown_groups().iter();
         Some(TableDefinition {
             pattern: None,
             message_type,
             key_rule: KeyRule::Supplied,
-            key_fields: shown.map(|field| path_of(field)).collect(),
+            key_fields: projection.shown_groups().iter().map(|field| path_of(field)).collect(),
             key: self.grouping.clone(),
             key_domain: None,
             durability: TableDurability::Transient,
@@ -118,14 +130,90 @@ impl ViewSettings {
             is_recovered: false,
             fields: None,
             config,
-            view: Some(Arc::new(ViewDefinition {
-                source: self.underlying_topic.as_str().into(),
-                groups,
-                inline_conflation: self.inline_conflation,
-            })),
+            view: Some(Arc::new(ViewDefinition { sources, records, settings: self.clone() })),
             conflated: None,
             name,
         })
+    }
+
+    /// The groups of one topic.
+    fn groups(
+        &self,
+        message_type: Option<MessageType>,
+        key_domain: &str,
+        find: &dyn Fn(&str) -> Source,
+        options: &FilterOptions,
+        error: &dyn Fn(&str, String) -> ConfigError,
+        errors: &mut ConfigErrors,
+    ) -> Option<(Vec<Arc<str>>, ViewRecords)> {
+        let source = &self.underlying_topic;
+        let source_type = match find(source) {
+            Source::Found(found) if found.has_fields() => Ok(found),
+            Source::Found(found) => {
+                Err(format!("the messages on {source:?} have no fields: {}", found.name()))
+            }
+            Source::Mistaken => return None,
+            Source::Refused(reason) => Err(reason),
+        };
+        let source_type = errors.note(source_type.map_err(|reason| error("underlying_topic", reason)));
+        let filter = self.filter.as_ref().map(|text| Filter::parse(text, options)).transpose();
+        let filter = errors.note(filter.map_err(|bad| error("filter", bad.to_string())));
+        let projection = Projection::parse(&self.projection, &self.grouping, message_type?, options);
+        let projection = errors.note(projection.map_err(|bad| self.error_of(&bad, error)));
+        let groups = GroupsConfig {
+            source: source.as_str().into(),
+            source_type: source_type?,
+            filter: filter?,
+            key_domain: key_domain.into(),
+            projection: projection?,
+        };
+        Some((vec![source.as_str().into()], ViewRecords::Groups(groups)))
+    }
+
+    /// The combinations of several topics.
+    fn joins(
+        &self,
+        message_type: Option<MessageType>,
+        key_domain: &str,
+        find: &dyn Fn(&str) -> Source,
+        options: &FilterOptions,
+        error: &dyn Fn(&str, String) -> ConfigError,
+        errors: &mut ConfigErrors,
+    ) -> Option<(Vec<Arc<str>>, ViewRecords)> {
+        if !self.underlying_topic.is_empty() {
+            errors
+                .push(error("underlying_topic", "join names the topics already: remove one of them".into()));
+        }
+        if self.filter.is_some() {
+            let reason =
+                "a view with join has no filter: filter its topics with views, or the view with another view";
+            errors.push(error("filter", reason.to_owned()));
+        }
+        let plan = match JoinPlan::new(&self.join, find) {
+            Ok(plan) => plan,
+            Err(Mistake(number, reason)) => {
+                let mistake = reason.map(|reason| error(&format!("join[{number}]"), reason));
+                mistake.into_iter().for_each(|mistake| errors.push(mistake));
+                return None;
+            }
+        };
+        let JoinPlan { topics, joins, keys } = plan;
+        let options = FilterOptions { joined: Some(topics.clone().into()), ..options.clone() };
+        let (projection, grouping) = (&self.projection, &self.grouping);
+        let parsed = Projection::parse_joined(projection, grouping, message_type?, &options, &keys);
+        let projection = errors.note(parsed.map_err(|bad| self.error_of(&bad, error)))?;
+        let names = topics.iter().map(|topic| Arc::from(&*topic.topic)).collect();
+        let sources = topics.into_iter().map(|topic| (topic.topic, topic.message_type)).collect();
+        Some((
+            names,
+            ViewRecords::Joins(JoinConfig { sources, joins, projection, key_domain: key_domain.into() }),
+        ))
+    }
+
+    /// A mistake in `projection` or `grouping`.
+    fn error_of(&self, bad: &AssignmentError, error: &dyn Fn(&str, String) -> ConfigError) -> ConfigError {
+        let (key, place) = self.place_of(bad);
+        error(&format!("{key}{place}"), bad.with_caret())
     }
 
     /// The list with a mistake, and the number of its entry.

@@ -6,6 +6,7 @@ mod by_key;
 mod groups;
 mod history;
 mod indexes;
+mod joins;
 mod model;
 mod pages;
 mod random;

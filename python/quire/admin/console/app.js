@@ -18,6 +18,7 @@ import { Clients } from "./pages/clients.js";
 import { Replication } from "./pages/replication.js";
 import { Journal } from "./pages/journal.js";
 import { Logs } from "./pages/logs.js";
+import { Views } from "./pages/views.js";
 
 /** The pages: path, name, the letter after `g`, component. */
 export const PAGES = [
@@ -25,6 +26,7 @@ export const PAGES = [
   ["topics", "Topics", "t", Topics],
   ["queues", "Queues", "q", Queues],
   ["last-values", "Last values", "l", LastValues],
+  ["views", "Views", "v", Views],
   ["clients", "Clients", "c", Clients],
   ["replication", "Replication", "r", Replication],
   ["journal", "Journal", "j", Journal],

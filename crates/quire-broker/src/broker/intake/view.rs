@@ -20,8 +20,8 @@ impl Intake<'_> {
         let deadline = self.cx.clock.slices.deadline(PASS);
         let mut weight = 0;
         // The records of a conflated topic can change views, and those of a view a conflated topic.
-        while let Some(updates) = self.update_next() {
-            weight += 1 + updates;
+        while let Some(work) = self.update_next() {
+            weight += work;
             if weight >= WEIGHT_MAX {
                 weight = 0;
                 if self.cx.clock.slices.is_past(deadline) {
@@ -35,13 +35,13 @@ impl Intake<'_> {
     }
 
     /// Copies one record, and passes one change to views, so that neither waits for the other.
-    /// Returns the number of updates; `None`: nothing is to be done.
+    /// Returns the weight of the work; `None`: nothing is to be done.
     fn update_next(&mut self) -> Option<usize> {
         let copied = self.tables.copy_next(self.cx);
         copied.iter().for_each(|copied| self.publish_copy(copied));
         match self.tables.derive_next(self.cx) {
-            true => Some(usize::from(copied.is_some()) + self.publish_updates()),
-            false => copied.map(|_| 1),
+            Some(work) => Some(work + usize::from(copied.is_some()) + self.publish_updates()),
+            None => copied.map(|_| 2),
         }
     }
 

@@ -57,6 +57,9 @@ impl Parser<'_> {
         let text = self.lexer.text;
         let refused = |expected: &str| FilterError::at(text, start, expected, Token::Word(name).describe());
         let Some(kind) = AggregateKind::of(name) else {
+            if MESSAGE_FUNCTIONS.contains(&name) && self.options.joined.is_some() {
+                return Err(refused("no function about one message, because a join has several messages"));
+            }
             if MESSAGE_FUNCTIONS.contains(&name) && !aggregating.is_inside {
                 return Err(refused("an aggregate around it, because a group has many messages"));
             }

@@ -1,10 +1,11 @@
 //! The fields that an expression names, and the destination of its value.
 
 use super::{Parsed, Parser};
+use crate::filter::join::{TopicField, split_name};
 use crate::filter::lexer::Token;
 use crate::filter::node::{Literal, Node};
 use crate::filter::{FilterError, FilterOptions};
-use crate::message_type::{FieldPlan, PATH_STEP_COUNT_MAX, Step};
+use crate::message_type::{FieldPlan, MessageType, PATH_STEP_COUNT_MAX, Step};
 
 /// The most different fields of one expression. Each costs time for every message.
 const FIELD_COUNT_MAX: usize = 4_096;
@@ -58,8 +59,11 @@ impl Parser<'_> {
             let destination = Destination { name: self.field_name()?, start: self.start };
             self.advance()?;
             destination
-        } else if self.token == Token::End && is_field && text[start..].trim_end() == &*self.names[0] {
-            Destination { name: self.names[0].clone(), start }
+        } else if self.token == Token::End
+            && is_field
+            && let Some(name) = shown_name(text[start..].trim_end(), &self.names[0])
+        {
+            Destination { name, start }
         } else {
             return Err(self.expected("an operator, or AS and the field that gets the value"));
         };
@@ -78,9 +82,36 @@ impl Parser<'_> {
         }
     }
 
+    /// The name of a field that an expression reads. Where there are several topics, it has its
+    /// topic.
+    fn read_name(&self) -> Result<Box<str>, FilterError> {
+        let (text, topics) = match (self.token, &self.options.joined) {
+            (Token::Qualified(text), Some(topics)) => (text, topics),
+            (Token::Qualified(_), None) => {
+                return Err(
+                    self.expected("a field like /symbol; only views with joins name the topic of a field")
+                );
+            }
+            (_, Some(_)) => {
+                return Err(self.expected("the topic of the field before it, as in [orders].[/id]"));
+            }
+            (_, None) => return self.field_name(),
+        };
+        let field = TopicField::of_token(text);
+        let Some(found) = topics.iter().find(|topic| topic.topic == field.topic) else {
+            return Err(self.expected("a field of a topic that join names"));
+        };
+        match &field.message_type {
+            Some(name) if MessageType::from_name(name) != Some(found.message_type) => {
+                Err(self.expected(&format!("the message type of the topic, {}", found.message_type.name())))
+            }
+            _ => Ok(field.name()),
+        }
+    }
+
     /// A field of the message, or of the previous record.
     pub(super) fn identifier(&mut self) -> Result<Node, FilterError> {
-        let name = self.field_name()?;
+        let name = self.read_name()?;
         let path = path_of(&name);
         if path.len() > PATH_STEP_COUNT_MAX {
             return Err(self.expected(&format!("at most {PATH_STEP_COUNT_MAX} steps")));
@@ -115,8 +146,22 @@ impl Parser<'_> {
     }
 }
 
-/// The steps of an identifier, `/order/legs[0]/price`, as expressions write it.
+/// The destination of an entry that is only the name of a field: the field without its topic.
+fn shown_name(text: &str, name: &str) -> Option<Box<str>> {
+    match split_name(name) {
+        Some((_, field)) => (text.starts_with('[') && text.ends_with(name)).then_some(field),
+        None => (text == name).then(|| name.into()),
+    }
+}
+
+/// The steps of an identifier, `/order/legs[0]/price`, as expressions write it. The topic of a
+/// field is the first step, in brackets.
 pub fn path_of(identifier: &str) -> Vec<Step> {
+    if let Some((topic, field)) = split_name(identifier) {
+        let mut steps = vec![Step::Name(format!("[{topic}]").into_bytes().into())];
+        steps.extend(path_of(&field));
+        return steps;
+    }
     if let Some(name) = identifier.strip_prefix("[/").and_then(|name| name.strip_suffix(']')) {
         return vec![Step::Name(name.as_bytes().into())];
     }
