@@ -99,6 +99,8 @@ pub enum Effect {
         /// The connection.
         connection: ConnectionId,
     },
+    /// Pass it to the actions, as JSON.
+    Signal(String),
     /// Tell the log.
     Log(Event),
 }
@@ -225,6 +227,7 @@ impl Host {
                 }
                 Output::PauseReading { connection } => Effect::PauseReading { connection },
                 Output::ResumeReading { connection } => Effect::ResumeReading { connection },
+                Output::Signal(text) => Effect::Signal(text),
                 Output::Log(event) => Effect::Log(event),
                 Output::Read(request) => {
                     self.pool.submit(request);
@@ -243,6 +246,11 @@ impl Host {
                 }
             });
         }
+    }
+
+    /// Whether messages about the runs of actions reach anything.
+    pub fn hears_actions(&self) -> bool {
+        self.broker.hears_actions()
     }
 
     /// Returns a sent buffer, so that the next turn need not allocate.

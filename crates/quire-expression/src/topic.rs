@@ -21,6 +21,22 @@ const PATTERN_SIZE_MAX: usize = 256 * 1024;
 /// search, still linear.
 const PATTERN_CACHE_SIZE_MAX: usize = 256 * 1024;
 
+/// Topics whose names begin so are those of the server: only the server publishes to them.
+pub const RESERVED_PREFIX: &str = "/quire/";
+
+/// Whether a topic is one of the server.
+pub fn is_reserved(topic: &str) -> bool {
+    topic.starts_with(RESERVED_PREFIX)
+}
+
+/// Whether a pattern matches topics of the server, too: it begins with [`RESERVED_PREFIX`], perhaps
+/// after `^`.
+fn takes_reserved(pattern: &str) -> bool {
+    // The pattern of a container is `^(?:…)$`.
+    let text = pattern.strip_prefix("^(?:").unwrap_or(pattern);
+    is_reserved(text.strip_prefix('^').unwrap_or(text))
+}
+
 /// Why a text is not the name of a topic. The caller has to correct it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopicError {
@@ -39,6 +55,12 @@ pub enum TopicError {
         topic: Box<str>,
         /// The pattern with that meaning.
         instead: Box<str>,
+    },
+    /// The topic belongs to the server.
+    #[error("{topic:?} begins with \"/quire/\": only the server publishes to such topics")]
+    Reserved {
+        /// The topic.
+        topic: Box<str>,
     },
     /// The pattern does not compile, or its compiled form is above the limit.
     #[error(
@@ -80,11 +102,22 @@ fn begins_anchored(ast: &Ast) -> bool {
 /// The checked name of a topic to publish to.
 ///
 /// # Errors
-/// All of [`TopicError`] except [`TopicError::Pattern`] and [`TopicError::Wildcard`].
+/// [`TopicError::NotText`] and [`TopicError::Name`].
 pub fn check_name(topic: &[u8]) -> Result<&str, TopicError> {
     let topic = std::str::from_utf8(topic).map_err(|_| TopicError::NotText)?;
     check_topic_name(topic)?;
     Ok(topic)
+}
+
+/// The checked name of a topic that clients may publish to.
+///
+/// # Errors
+/// Those of [`check_name`], and [`TopicError::Reserved`].
+pub fn check_published(topic: &[u8]) -> Result<&str, TopicError> {
+    match check_name(topic)? {
+        topic if is_reserved(topic) => Err(TopicError::Reserved { topic: topic.into() }),
+        topic => Ok(topic),
+    }
 }
 
 /// Refuses a name that ends with a wildcard of another system: `a.>` of NATS, `a/#` of MQTT.
@@ -103,6 +136,7 @@ fn check_wildcard(topic: &str) -> Result<(), TopicError> {
 pub struct TopicPattern {
     regex: Arc<Regex>,
     prefix: Arc<str>,
+    takes_reserved: bool,
 }
 
 impl TopicPattern {
@@ -115,7 +149,11 @@ impl TopicPattern {
             .size_limit(PATTERN_SIZE_MAX)
             .dfa_size_limit(PATTERN_CACHE_SIZE_MAX)
             .build()
-            .map(|regex| TopicPattern { regex: Arc::new(regex), prefix: prefix_of(pattern).into() })
+            .map(|regex| TopicPattern {
+                regex: Arc::new(regex),
+                prefix: prefix_of(pattern).into(),
+                takes_reserved: takes_reserved(pattern),
+            })
             .map_err(|error| TopicError::Pattern { pattern: pattern.into(), reason: in_one_line(&error) })
     }
 
@@ -129,9 +167,15 @@ impl TopicPattern {
         &self.prefix
     }
 
-    /// Whether the pattern is found in `topic`.
+    /// Whether the pattern is found in `topic`. A topic of the server is found only by a pattern
+    /// that begins with [`RESERVED_PREFIX`].
     pub fn matches(&self, topic: &str) -> bool {
-        self.regex.is_match(topic)
+        (self.takes_reserved || !is_reserved(topic)) && self.regex.is_match(topic)
+    }
+
+    /// Whether the pattern can match topics of the server.
+    pub fn takes_reserved(&self) -> bool {
+        self.takes_reserved
     }
 }
 
@@ -174,6 +218,14 @@ impl TopicSelector {
         match self {
             TopicSelector::Name(name) => name,
             TopicSelector::Pattern(pattern) => pattern.text(),
+        }
+    }
+
+    /// Whether it can select topics of the server.
+    pub fn takes_reserved(&self) -> bool {
+        match self {
+            TopicSelector::Name(name) => is_reserved(name),
+            TopicSelector::Pattern(pattern) => pattern.takes_reserved(),
         }
     }
 
@@ -237,6 +289,23 @@ mod tests {
         ] {
             assert_eq!(TopicPattern::new(pattern).unwrap().prefix(), prefix, "{pattern}");
         }
+    }
+
+    #[test]
+    fn only_a_pattern_that_begins_with_the_prefix_matches_topics_of_the_server() {
+        for pattern in ["^/quire/", "/quire/.*", "^/quire/(ClientStatus|Action)$", "^(?:/quire/.*)$"] {
+            let selector = TopicSelector::new(pattern).unwrap();
+            assert!(selector.matches("/quire/Action") && selector.takes_reserved(), "{pattern}");
+        }
+        for pattern in ["^", ".*", "Action$", "^/", "^/[q]uire/", "(/quire/.*)", "^/quire/|^a"] {
+            let selector = TopicSelector::new(pattern).unwrap();
+            let is_meant = pattern == "^/quire/|^a";
+            assert_eq!(selector.matches("/quire/Action"), is_meant, "{pattern}");
+        }
+        assert!(TopicSelector::new("/quire/Action").unwrap().matches("/quire/Action"));
+        let error = TopicError::Reserved { topic: "/quire/x".into() };
+        assert_eq!(check_published(b"/quire/x"), Err(error));
+        assert_eq!(check_published(b"quire/x"), Ok("quire/x"));
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub enum Access {
     Client,
     /// All rights: the user of the server, or root, on the machine of the server.
     Administrator,
+    /// All rights: a client of the server itself.
+    Internal,
     /// No rights: another user of the machine, on the socket of the administrator.
     Denied,
 }

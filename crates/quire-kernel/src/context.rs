@@ -17,6 +17,7 @@ use quire_types::time::{Instant, Now};
 
 use super::BrokerConfig;
 use super::access::AccessControl;
+use super::events::Events;
 use super::io::{Event, Output};
 use super::limited::LimitedUsers;
 use super::log::Log;
@@ -102,11 +103,13 @@ impl Blocked {
     }
 }
 
-/// Reading the content of messages.
+/// Reading the content of messages, and the messages of the server itself.
 pub struct Messages {
     /// Memory for the fields that keys, filters and select lists read. It is kept between uses.
     pub arena: Arena,
     pub unreadable: UnreadableLog,
+    /// Those of the server itself.
+    pub events: Events,
 }
 
 impl Context {
@@ -118,6 +121,11 @@ impl Context {
         (turn_effort, turn_size): (u64, usize),
     ) -> Self {
         Context {
+            messages: Messages {
+                arena: unreadable.arena(),
+                events: Events::new(&config.events, &topics),
+                unreadable,
+            },
             config,
             clock: Clock {
                 now: Now { instant: Instant::default(), wall: Timestamp::default() },
@@ -132,7 +140,6 @@ impl Context {
             topics,
             log: Log::new(journal),
             work: Work::default(),
-            messages: Messages { arena: unreadable.arena(), unreadable },
             outputs: VecDeque::new(),
             shutdown: Shutdown::No,
         }

@@ -43,6 +43,7 @@ ids! {
     LinkAccepted = "12-0007",
     LinkRefused = "12-0008",
     LinkConflict = "12-0009",
+    LinkLost = "12-0010",
     JournalFailed = "20-0001",
     JournalStalled = "20-0002",
     JournalResumed = "20-0003",

@@ -87,6 +87,8 @@ pub enum Input<'a> {
         /// The answer as JSON, or why there is none.
         result: Result<&'a str, &'a str>,
     },
+    /// An action has run: its message for the topic of actions, as JSON.
+    ActionRan(&'a str),
     /// The user of a connection has changed: the connection ends.
     Reset {
         /// Which connection.
@@ -238,6 +240,8 @@ pub enum Output {
         /// The question, as JSON.
         question: Vec<u8>,
     },
+    /// An event for the actions of the driver, as JSON.
+    Signal(String),
     /// For the log.
     Log(Event),
 }
@@ -790,6 +794,14 @@ pub enum Event {
         /// Its address.
         peer: String,
     },
+    /// The connection of another instance that sent its records is gone.
+    #[error("source {source:?}: disconnected from {peer}")]
+    LinkLost {
+        /// The instance.
+        r#source: String,
+        /// Its address.
+        peer: String,
+    },
     /// This instance ended the link of another instance.
     #[error("source {source:?}: link ended: {reason}")]
     LinkRefused {
@@ -891,6 +903,7 @@ impl Event {
             | Event::LinkUp { .. }
             | Event::LinkCaughtUp { .. }
             | Event::LinkAccepted { .. }
+            | Event::LinkLost { .. }
             | Event::LinkWaitedFor { is_waited_for: true, .. }
             | Event::LinkPaused { .. }
             | Event::Administered { .. }

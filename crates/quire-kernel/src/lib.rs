@@ -16,9 +16,11 @@ pub mod codec;
 pub mod config;
 pub mod conflate;
 pub mod context;
+pub mod enclosed;
 pub mod entitlement;
 mod event_fields;
 mod event_id;
+pub mod events;
 pub mod failure;
 pub mod ids;
 pub mod io;
@@ -53,6 +55,7 @@ pub use config::{
     AccessRules, BrokerConfig, ByClients, ConfigError, Durability, Limits, MaintenanceConfig, OpenError,
     RecordedTopic, TransactionLogConfig, TransportConfig,
 };
+pub use events::{EventTopic, EventsConfig, LeftTopic};
 pub use failure::code_of;
 pub use io::{ConnectionId, Event, Input, LeftOutBecause, Level, LinkIdentity, Output, TransportId};
 pub use journal_files::{Maintenance, MaintenanceDone, MaintenanceJob};

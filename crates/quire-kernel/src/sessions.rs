@@ -13,6 +13,7 @@ use slotmap::SlotMap;
 use super::access::Access;
 use super::config::TransportConfig;
 use super::context::{Context, reason_of_end};
+use super::events::ClientEvent;
 use super::io::{ConnectionId, Event, TransportId};
 use super::timer::Timer;
 use crate::session::{ACK_BACKLOG_MAX, Flush, KeptBytes, Phase, Session, SessionId, Stall};
@@ -76,11 +77,12 @@ impl Sessions {
         self.by_connection.remove(&session.connection);
     }
 
-    /// The counter of connections that includes the session; `None`: the session is closed at once.
+    /// The counter of connections that includes the session; `None`: the session is closed at once,
+    /// or is that of the server itself.
     fn count_for(&mut self, session: &Session) -> Option<&mut usize> {
         match session.access {
             Access::Administrator => Some(&mut self.administrator_count),
-            Access::Denied => None,
+            Access::Denied | Access::Internal => None,
             Access::Client => {
                 let transport = session.transport.0 as usize;
                 self.counts.resize(self.counts.len().max(transport + 1), 0);
@@ -199,6 +201,8 @@ impl Context {
         };
         self.clients.sessions.unfinished_size -= unfinished_size;
         self.clients.counters.note_end(counted_as);
+        let told = ClientEvent { event: "disconnect", reason: Some(counted_as), ..Default::default() };
+        self.tell_client(id, told);
         self.note(event);
         self.note_logoff(id, reason);
         self.close_session(id);

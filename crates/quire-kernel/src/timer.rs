@@ -39,6 +39,8 @@ pub enum Timer {
     Tables,
     /// A link to another instance has work.
     Links,
+    /// The records of last-value topics are reported.
+    SowStats,
     /// Refusals that were not logged one by one are logged with their number.
     Refusals,
 }

@@ -79,6 +79,8 @@ pub struct Turn {
     reloads: Vec<(u64, u32)>,
     /// Connections that ask about the statistics, their commands, and the questions.
     questions: Vec<(u64, u32, Py<PyBytes>)>,
+    /// Events for the actions, as JSON objects.
+    signals: Vec<String>,
     /// Level (of `logging`), id, text, and the fields as a JSON object.
     logs: Vec<(u8, &'static str, String, String)>,
     /// Seconds after which the next turn is due at the latest; `None` = when something happens.
@@ -140,6 +142,12 @@ impl Engine {
     /// There is no answer. Its data are the number of the command in four bytes, and the reason.
     #[classattr]
     const NO_STATISTICS: u8 = 18;
+    /// An action has run. Its data are the message for the topic of actions.
+    #[classattr]
+    const ACTION_RAN: u8 = 19;
+    /// A client of the server itself connected. Its data are as those of `CONNECTED`.
+    #[classattr]
+    const INTERNAL_CONNECTED: u8 = 20;
 
     /// Opens, and recovers, the journal that the configuration names.
     /// `on_progress(done_bytes, total_bytes)` is called meanwhile.
@@ -211,6 +219,7 @@ impl Engine {
             logons: vec![],
             reloads: vec![],
             questions: vec![],
+            signals: vec![],
             logs: vec![],
             sleep,
             drained,
@@ -236,6 +245,7 @@ impl Engine {
                 }
                 Effect::PauseReading { connection } => turn.pauses.push(connection.0),
                 Effect::ResumeReading { connection } => turn.resumes.push(connection.0),
+                Effect::Signal(text) => turn.signals.push(text),
                 Effect::Log(event) => {
                     let level = log_level(event.level());
                     turn.logs.push((level, event.id(), event.to_string(), event.fields()));
@@ -246,6 +256,15 @@ impl Engine {
             buffers.into_iter().for_each(|buffer| host.recycle(buffer));
         }
         Ok(turn)
+    }
+
+    /// Whether messages about the runs of actions reach the log, a last-value topic or a
+    /// subscription.
+    fn hears_actions(&self, py: Python<'_>) -> PyResult<bool> {
+        let state = self.state(py)?;
+        Ok(interpreter::outside(py, || {
+            state.running.lock().as_ref().is_some_and(|running| running.host.hears_actions())
+        }))
     }
 
     /// All figures, as a JSON object.
@@ -517,6 +536,8 @@ fn hand_in(host: &mut Host, (event, connection, bytes): &(u8, u64, PyBackedBytes
         Engine::CONNECTED => connected(Access::Client),
         Engine::ADMINISTRATOR_CONNECTED => connected(Access::Administrator),
         Engine::DENIED_CONNECTED => connected(Access::Denied),
+        Engine::INTERNAL_CONNECTED => connected(Access::Internal),
+        Engine::ACTION_RAN => Input::ActionRan(text()),
         Engine::RECEIVED => Input::Received { connection, bytes },
         Engine::WRITABLE => Input::Writable { connection, writable: true },
         Engine::NOT_WRITABLE => Input::Writable { connection, writable: false },

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::Broker;
+use crate::events::ClientEvent;
 use crate::session::{Phase, SessionId, Stall};
 use crate::{Access, ConnectionId, Output, Timer};
 use quire_command::{Code, Logon, WaitingLogon};
@@ -16,6 +17,7 @@ impl Broker {
         let blocked = self.cx.clients.blocked.left(logon.client_name, self.cx.clock.now.instant);
         if let Some(left) = blocked.filter(|_| session.access == Access::Client) {
             let reason = format!("an administrator has blocked the client name for {} s", left.as_secs() + 1);
+            self.tell_logon_failed(id, logon.client_name, &reason);
             return self.cx.end_because(id, Code::AuthenticationUnavailable, "admin", &reason);
         }
         if session.access != Access::Client || !self.cx.transport_of(id).authenticates {
@@ -63,7 +65,16 @@ impl Broker {
                 // A logon may still wait for the disk.
                 self.cx.resume_commands(id, Stall::Authenticating);
             }
-            Err((code, reason)) => self.cx.end(id, code, reason),
+            Err((code, reason)) => {
+                self.tell_logon_failed(id, logon.of_user("").client_name, reason);
+                self.cx.end(id, code, reason);
+            }
         }
+    }
+
+    fn tell_logon_failed(&mut self, id: SessionId, client_name: &str, reason: &str) {
+        let (client_name, reason) = (Some(client_name), Some(reason));
+        let told = ClientEvent { event: "logon_failed", client_name, reason, ..Default::default() };
+        self.cx.tell_client(id, told);
     }
 }

@@ -10,6 +10,7 @@ use crate::codec::{Codec, CodecError};
 use crate::config::queues::{QueueChanges, QueueSettings};
 use crate::context::Shutdown;
 use crate::entitlement::{Denied, Grant, Resource};
+use crate::events::ClientEvent;
 use crate::queues::{Define, check_size};
 use crate::reply::Refused;
 use crate::session::{ACK_BACKLOG_MAX, Phase, RestOfBatch, SessionId, Stall};
@@ -153,8 +154,18 @@ impl Broker {
             }
             (_, Command::Settle(settle)) => self.queues.settle(&mut self.cx, id, settle, grant),
             (_, Command::Extend(extend)) => self.queues.extend(&mut self.cx, id, extend),
-            (_, Command::Query(query)) => self.query(id, query, grant),
-            (_, Command::SowDelete(delete)) => self.intake().begin_delete(id, delete, grant),
+            (_, Command::Query(query)) => {
+                let (topic, filter, query_id) = (Some(query.topic), query.filter, Some(query.command));
+                let told = ClientEvent { event: "query", topic, filter, query_id, ..Default::default() };
+                self.cx.tell_client(id, told);
+                self.query(id, query, grant);
+            }
+            (_, Command::SowDelete(delete)) => {
+                let (topic, filter) = (Some(delete.topic), delete.filter);
+                let told = ClientEvent { event: "sow_delete", topic, filter, ..Default::default() };
+                self.cx.tell_client(id, told);
+                self.intake().begin_delete(id, delete, grant);
+            }
             (_, Command::Stats { command, queue }) => {
                 let stats = AdminCommand::QueueStats(queue.map(str::to_owned));
                 self.administer(self.cx.requester(id, *command), stats);
@@ -435,6 +446,8 @@ impl Broker {
         self.publishers.queue_acks();
         self.cx.session(id).phase = Phase::Closing;
         self.cx.clients.counters.note_end("closed");
+        let told = ClientEvent { event: "disconnect", reason: Some("closed"), ..Default::default() };
+        self.cx.tell_client(id, told);
         self.cx.touch(id);
         let publisher = self.cx.session(id).identity.as_ref().map(|identity| identity.publisher);
         if self.cx.log.failure.is_some()

@@ -51,6 +51,7 @@ use crate::bookmarks::Bookmarks;
 use crate::config::Compiled;
 use crate::config::queues::Definition;
 use crate::context::{Context, Shutdown};
+use crate::events::{ClientEvent, EventTopic};
 use crate::limited::LimitedUsers;
 use crate::links::Links;
 use crate::maintenance::MaintenanceService;
@@ -200,6 +201,7 @@ impl Broker {
             Input::Statistics { connection, command, result } => {
                 self.statistics(connection, command, result);
             }
+            Input::ActionRan(data) => self.cx.tell(EventTopic::Action, data.as_bytes().to_vec()),
             Input::Reset { connection, reason } => match self.cx.session_of(connection) {
                 Some(id) => self.cx.reset(id, reason),
                 None => self.links.reset(&mut self.cx, connection, reason),
@@ -230,6 +232,8 @@ impl Broker {
             Broker::fire_timers,
             Broker::continue_waiting,
             Broker::take_replicated,
+            // A removed record and the message about it are in one batch.
+            Broker::publish_events,
             Broker::submit_inline,
             Broker::notice_failure,
             // Publishers that wait for a destination are served below.
@@ -241,6 +245,7 @@ impl Broker {
             Broker::acknowledge_publishers,
             Broker::retry_searches,
             Broker::resume_sessions,
+            Broker::publish_events,
             Broker::submit,
             Broker::serve_views,
             Broker::push_back,
@@ -339,6 +344,12 @@ impl Broker {
     /// What is configured.
     pub fn config(&self) -> &BrokerConfig {
         &self.cx.config
+    }
+
+    /// Whether a message about a run of an action would reach the log, a last-value topic or a
+    /// subscription.
+    pub fn hears_actions(&self) -> bool {
+        self.cx.wants_event(EventTopic::Action)
     }
 
     /// The figures of every queue, by name.
@@ -458,6 +469,11 @@ impl Broker {
     /// Records the messages of other instances.
     fn take_replicated(&mut self) {
         self.intake().take_replicated();
+    }
+
+    /// Publishes the messages of the server itself.
+    fn publish_events(&mut self) {
+        self.intake().publish_events();
     }
 
     /// Acknowledges newly persisted messages to the publishers.
@@ -626,6 +642,11 @@ impl Broker {
                 self.cx.end(session, Code::ShuttingDown, "the server is stopping");
             }
             self.links.close(&mut self.cx);
+            self.remove_ended();
+            while self.cx.messages.events.any() {
+                self.publish_events();
+            }
+            self.submit();
             self.cx.shutdown = Shutdown::Done;
         }
     }
@@ -644,6 +665,7 @@ impl Broker {
         let transport = if is_known { transport } else { TransportId::default() };
         let id = self.cx.clients.sessions.add(Session::new(connection, peer, transport, access, now));
         self.cx.clients.counters.note_connected(transport);
+        self.cx.tell_client(id, ClientEvent { event: "connect", ..Default::default() });
         if !is_known {
             self.cx.end(id, Code::Internal, "the server has no such transport");
         } else if self.cx.shutdown != Shutdown::No {
@@ -694,6 +716,8 @@ impl Broker {
         let phase = session.phase;
         if !matches!(phase, Phase::Closing | Phase::Closed) {
             self.cx.clients.counters.note_end("lost");
+            let told = ClientEvent { event: "disconnect", reason: Some("lost"), ..Default::default() };
+            self.cx.tell_client(id, told);
         }
         if phase != Phase::Closed {
             self.cx.note(event);
@@ -767,6 +791,10 @@ impl Broker {
                 // Later phases of the turn process these.
                 Timer::End | Timer::Progress | Timer::Queues | Timer::Tables | Timer::Links => (),
                 Timer::Refusals => self.cx.log_refusals(),
+                Timer::SowStats => {
+                    self.tables.tell_stats(&mut self.cx);
+                    self.cx.time_sow_stats();
+                }
                 Timer::Maintenance => {
                     let consumers = consumers!(self);
                     self.maintenance.timer_fired(&mut self.cx, &consumers);
@@ -782,5 +810,9 @@ impl Broker {
         self.cx.clock.timers.set_or_clear(Timer::Queues, self.queues.next_timeout());
         self.cx.clock.timers.set_or_clear(Timer::Links, self.links.next_timeout());
         self.cx.clock.timers.set_or_clear(Timer::Tables, self.tables.next_timeout(self.cx.clock.now));
+        if !self.cx.clock.timers.is_set(Timer::SowStats) {
+            self.cx.time_sow_stats();
+        }
+        self.cx.clock.wants_turn |= self.cx.messages.events.any();
     }
 }

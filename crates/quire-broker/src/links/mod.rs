@@ -24,10 +24,10 @@ use std::time::Duration;
 use crate::BrokerConfig;
 use crate::access::LinkUser;
 use crate::context::Context;
-use crate::io::{ConnectionId, Output};
+use crate::io::{ConnectionId, Event, Output};
 use crate::replicated::Destinations;
 use crate::slice::PASS;
-use crate::stats::{DestinationStats, ReplicationStats};
+use crate::stats::{DestinationStats, ReplicationStats, SourceStats};
 use crate::tail::{Consumed, LogConsumer};
 use crate::topic::TopicId;
 use connection::Connection;
@@ -173,6 +173,9 @@ impl Links {
     pub(crate) fn disconnected(&mut self, cx: &mut Context, id: ConnectionId) {
         for mut connection in self.connections.extract_if(.., |connection| connection.id == id) {
             connection.forget(cx);
+            if let Some(SourceStats { name: source, peer, .. }) = connection.incoming.stats(false) {
+                cx.note(Event::LinkLost { source, peer });
+            }
             if let Some(number) = connection.made_for.filter(|_| connection.logon.is_some()) {
                 self.outgoing[number]
                     .not_opened(cx, "the connection was closed before the logon was answered");

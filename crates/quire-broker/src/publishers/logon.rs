@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Publishers;
 use crate::context::Context;
+use crate::events::ClientEvent;
 use crate::session::{Identity, Phase, Principal, SessionId, Stall};
 use crate::{Event, Timer};
 use quire_command::{Code, LoggedOn, Logon, Reply};
@@ -80,6 +81,7 @@ impl Publishers {
         self.refresh(key, &cx.log);
         let Some(publisher) = self.get_mut(key) else { return };
         let publisher_id = publisher.id.get();
+        let publishers = Some([publisher_id, publisher.derived.get()]);
         publisher.note_followed(cx.log.highest_sequence(publisher.id).unwrap_or(0), persisted);
         let (mut last_sequence, refused) = publisher.enter(|position, to| cx.log.is_safe(position, to));
         let highest_sequence = publisher.highest();
@@ -105,6 +107,7 @@ impl Publishers {
         let (connection, peer) = (session.connection, session.peer.to_string());
         let event = Event::LoggedOn { connection, peer, client_name, is_inside };
         cx.note(event);
+        cx.tell_client(id, ClientEvent { event: "logon", publishers, ..Default::default() });
         cx.put(id, &Reply::LoggedOn(logged_on));
         // These messages were refused on an earlier connection, which was lost before it received
         // the refusal.

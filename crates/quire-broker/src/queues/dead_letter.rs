@@ -11,13 +11,13 @@ use hashbrown::HashMap;
 use quire_journal::{HeadersBuffer, Position, PublisherId, Record, RecordKind};
 use rustc_hash::FxBuildHasher;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use super::QueueService;
 use super::notices::Kind;
 use crate::Event;
 use crate::context::Context;
+use crate::enclosed::{add, enclosed};
 use crate::log::Log;
 use quire_expression::message_type::MessageType;
 use quire_queue::{Change, ChangeKind, QueueId, Reasons};
@@ -270,42 +270,13 @@ fn envelope(queue: &str, expired: &Expired, record: Option<&Record<'_>>, size_ma
         members.insert("sow_key".into(), key.into());
     }
     let mut data = json!(members).to_string().into_bytes();
-    let is_json = record.message_type == MessageType::Json.code()
-        && serde_json::from_slice::<IgnoredAny>(record.data).is_ok();
-    // `IgnoredAny` does not look at the bytes of a text. JSON is UTF-8, and so is the letter.
-    let message = match (is_json, std::str::from_utf8(record.data)) {
-        (true, Ok(_)) => [b",\"message\":", record.data].concat(),
-        (false, Ok(text)) => format!(",\"text\":{}", Value::from(text)).into_bytes(),
-        (_, Err(_)) => format!(",\"base64\":\"{}\"", base64(record.data)).into_bytes(),
-    };
+    let message_type = MessageType::from_code(record.message_type).unwrap_or(MessageType::Binary);
+    let message = enclosed(message_type, record.data);
     let head_size_max =
         if data.len() + message.len() <= size_max { size_max - message.len() } else { size_max };
     add(&mut data, reason.as_deref(), head_size_max);
     add(&mut data, Some(&message), size_max);
     data
-}
-
-/// Adds a member to a JSON object, with the comma before it, if the object has room for it.
-fn add(object: &mut Vec<u8>, member: Option<&[u8]>, size_max: usize) {
-    let Some(member) = member.filter(|member| object.len() + member.len() <= size_max) else { return };
-    object.pop();
-    object.extend_from_slice(member);
-    object.push(b'}');
-}
-
-/// Bytes as text (RFC 4648, section 4).
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let bits = chunk.iter().fold(0, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
-        for digit in 0..4 {
-            let is_digit = digit <= chunk.len();
-            let index = (bits >> (18 - 6 * digit)) as usize & 63;
-            text.push(if is_digit { char::from(DIGITS[index]) } else { '=' });
-        }
-    }
-    text
 }
 
 #[cfg(test)]
@@ -333,14 +304,5 @@ mod tests {
         letters.waiting.clear();
         letters.forget(&mut log, queue);
         assert_eq!(log.announced.last(), NonZeroU64::new(1));
-    }
-
-    #[test]
-    fn bytes_become_the_text_that_the_standard_shows() {
-        let shown = ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"];
-        for (size, text) in shown.into_iter().enumerate() {
-            assert_eq!(base64(&b"foobar"[..size]), text);
-        }
-        assert_eq!(base64(&[0xff, 0xfe, 0xfd]), "//79");
     }
 }

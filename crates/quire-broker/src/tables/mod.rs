@@ -69,6 +69,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::config::tables::{TableDefinition, TableDurability, TableMemory};
 use crate::context::Context;
+use crate::events::EventTopic;
 use crate::io::Event;
 use crate::paged::PagedMemory;
 use crate::session::SessionId;
@@ -442,6 +443,17 @@ impl Tables {
         }
     }
 
+    /// Reports the number of records of each last-value topic.
+    pub(crate) fn tell_stats(&self, cx: &mut Context) {
+        if !cx.wants_event(EventTopic::SowStats) {
+            return;
+        }
+        for state in self.all.iter().filter(|state| !state.is_free && state.definition.view.is_none()) {
+            let TableDefinition { name, message_type, .. } = &*state.definition;
+            cx.tell_sow_stats(name, *message_type, state.table.stats().rows as u64);
+        }
+    }
+
     /// Reports once for each topic that deletes were forgotten.
     fn note_forgotten(&mut self, cx: &mut Context, id: TableId) {
         let state = self.state(id);
@@ -459,6 +471,11 @@ impl Tables {
         reason: OofReason,
         timestamp: Timestamp,
     ) -> Option<Left<'_>> {
+        let state = &self.all[id.0 as usize];
+        if let Some(row) = state.table.previous() {
+            let TableDefinition { name, message_type, .. } = &*state.definition;
+            cx.tell_left(name, *message_type, &row, reason, timestamp);
+        }
         self.changed(cx, id, RowChange { new: None, bookmark: None, reason, timestamp });
         self.left_of_previous(id, MessageKind::Oof(reason), timestamp)
     }

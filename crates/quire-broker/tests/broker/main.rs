@@ -14,6 +14,7 @@ mod costly_filters;
 mod entitled_messages;
 mod entitled_patterns;
 mod entitling;
+mod events;
 mod failures;
 #[path = "../../../quire-journal/tests/faulty_disk/mod.rs"]
 mod faulty_disk;

@@ -113,6 +113,8 @@ pub struct Pair {
     /// Connections that want the configuration to be read again, and their commands.
     pub reloads: Vec<(ConnectionId, u32)>,
     pub log: Vec<Event>,
+    /// The events for the actions of the driver.
+    pub signals: Vec<String>,
     /// What the broker wants of its links.
     pub links: VecDeque<LinkOutput>,
     pub now_ns: u64,
@@ -161,6 +163,7 @@ impl Pair {
             logons: Vec::new(),
             reloads: Vec::new(),
             log: Vec::new(),
+            signals: Vec::new(),
             links: VecDeque::new(),
             now_ns: 0,
             wall_ahead_ns: 0,
@@ -369,6 +372,7 @@ impl Pair {
                     let result = Ok(r#"{"a":1}"#);
                     self.broker.handle(now, Input::Statistics { connection, command, result });
                 }
+                Output::Signal(text) => self.signals.push(text),
                 Output::Log(event) => self.log.push(event),
             }
         }

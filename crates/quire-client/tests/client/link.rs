@@ -307,6 +307,7 @@ impl Link {
                 | Output::ResumeReading { .. }
                 | Output::Reload { .. }
                 | Output::Statistics { .. }
+                | Output::Signal(_)
                 | Output::Log(_) => (),
             }
         }

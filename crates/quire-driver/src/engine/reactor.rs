@@ -208,6 +208,8 @@ impl Reactor {
             }
             Effect::PauseReading { connection } => self.set_reading(connection, false),
             Effect::ResumeReading { connection } => self.set_reading(connection, true),
+            // Only a server has actions.
+            Effect::Signal(_) => (),
             Effect::Log(event) => log::log!(target: "quire.engine", log_level(event.level()), "{event}"),
         }
     }

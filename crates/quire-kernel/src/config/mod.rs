@@ -17,6 +17,7 @@ use quire_journal::{Action, JournalError};
 use serde::Deserialize;
 
 use crate::entitlement::{Entitlements, EntrySettings, Explanation, Right, UserLimitSettings, UserLimits};
+use crate::events::EventsConfig;
 use crate::topic::RecordingRule;
 use conflated::ConflatedTopicSettings;
 use links::{Definition as LinkDefinition, ReplicatedTopic, ReplicationConfig};
@@ -62,6 +63,8 @@ pub struct BrokerConfig {
     pub transports: Vec<TransportConfig>,
     /// The limits of all connections together.
     pub limits: Limits,
+    /// The events of the server, as messages and for actions.
+    pub events: EventsConfig,
 }
 
 /// The transaction log.
@@ -551,7 +554,8 @@ impl BrokerConfig {
         let options = self.filter_options();
         let rules = RecordingRule::compile(&self.transaction_log.topics, &options)?;
         let names: Vec<_> = self.queues.iter().map(|queue| queue.name.as_str().into()).collect();
-        let queues = Definition::compile(&self.queues, &rules, &options);
+        let settings = self.events.with_letters(&self.queues);
+        let queues = Definition::compile(&settings, &rules, &options);
         let tables = TableDefinition::compile(&self.sow_topics, &rules, &names, &options);
         let links = self.replication.compile(&self.name, &options);
         let entitlements = Entitlements::compile(&self.entitlements, &options);
@@ -791,6 +795,7 @@ impl Default for BrokerConfig {
             user_limits: Vec::new(),
             transports: vec![TransportConfig::default()],
             limits: Limits::default(),
+            events: EventsConfig::default(),
         }
     }
 }
@@ -828,7 +833,7 @@ impl Default for Limits {
 
 /// A limit far above the number of transports of a server. It is one more than a configuration may
 /// have, because clients inside of the server have their own.
-const TRANSPORTS_MAX: usize = 65;
+const TRANSPORTS_MAX: usize = 66;
 
 /// A smaller journal file would contain hardly more than its header.
 const JOURNAL_SIZE_MIN: u64 = 64 << 10;

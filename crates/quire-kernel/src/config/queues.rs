@@ -9,11 +9,12 @@ use serde_json::{Map, Value};
 
 use crate::ConfigError;
 use crate::config::ConfigErrors;
+use crate::events::left_topic;
 use crate::scan::{Start, context_of};
 use crate::topic::{QueueRoute, Recording, RecordingRule};
 use quire_expression::filter::{Expression, Filter, FilterOptions, MessageContext};
 use quire_expression::message_type::{Arena, MessageType};
-use quire_expression::topic::TopicSelector;
+use quire_expression::topic::{TopicSelector, check_published};
 use quire_journal::{Record, RecordKind, Timestamp};
 use quire_queue::{
     self as queue, ExpirationModel, FairnessModel, Leasing, QueueConfig, QueueEntry, Semantics, Time,
@@ -373,8 +374,13 @@ impl QueueSettings {
             "now" => "0|1|".parse(),
             other => other.parse::<Start>(),
         };
-        let dead_letter_topic =
-            self.dead_letter_topic.as_ref().map(|topic| exact("dead_letter_topic", topic));
+        let dead_letter_topic = self.dead_letter_topic.as_ref().map(|topic| {
+            // The topic of the server for actions: see `EventsConfig::with_letters`.
+            if *topic == left_topic(&self.name) {
+                return Ok(topic.as_str().into());
+            }
+            exact("dead_letter_topic", topic)
+        });
         let config = self.engine_config();
         let filter = errors.note(parse("filter", &self.filter));
         let barrier = errors.note(parse("barrier_expression", &self.barrier_expression));
@@ -633,10 +639,13 @@ fn key_of(error: &queue::ConfigError) -> &'static str {
     }
 }
 
-/// A topic that is an exact name, not a pattern.
+/// A topic that is an exact name, not a pattern, and not a topic of the server.
 fn exact_name(topic: &str) -> Result<Arc<str>, String> {
     match TopicSelector::new(topic) {
-        Ok(TopicSelector::Name(name)) => Ok(name),
+        Ok(TopicSelector::Name(name)) => {
+            check_published(topic.as_bytes()).map_err(|bad| bad.to_string())?;
+            Ok(name)
+        }
         Ok(TopicSelector::Pattern(_)) => Err(format!("{topic:?} is a pattern, not a name")),
         Err(bad) => Err(bad.to_string()),
     }

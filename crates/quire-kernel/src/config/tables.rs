@@ -14,7 +14,7 @@ use crate::paged::PagedMemory;
 use crate::topic::{Recording, RecordingRule};
 use quire_expression::filter::{AssignmentError, Assignments, FilterOptions, Stage};
 use quire_expression::message_type::{MessageType, Step};
-use quire_expression::topic::{TopicPattern, TopicSelector};
+use quire_expression::topic::{TopicPattern, TopicSelector, is_reserved};
 use quire_journal::Memory;
 use quire_table::{HistoryConfig, IndexLimits, KeyFields, KeyRule, Table, TableConfig, TableConfigError};
 use quire_types::Timestamp;
@@ -356,6 +356,11 @@ impl SowTopicSettings {
             errors.note(MessageType::from_name(&self.message_type).ok_or_else(|| {
                 error("message_type", format!("{:?} is not a message type", self.message_type))
             }));
+        let is_reserved = name.as_ref().is_some_and(|name| is_reserved(name));
+        if is_reserved && message_type.is_some_and(|kind| kind != MessageType::Json) {
+            let reason = "messages of topics that begin with /quire/ have the type json".to_owned();
+            errors.push(error("message_type", reason));
+        }
         let is_recovered = errors.note(self.is_recovered().map_err(|reason| error("recovery_point", reason)));
         if self.expiration == TableExpiration::AfterNs(0) {
             let reason = "the lifetime is 0: use \"disabled\" for records that do not end".to_owned();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use quire_expression::filter::{AssignmentError, Filter, FilterOptions, Projection, path_of};
 use quire_expression::message_type::MessageType;
-use quire_expression::topic::TopicSelector;
+use quire_expression::topic::{TopicSelector, check_published};
 use quire_journal::Memory;
 use quire_table::{GroupsConfig, INDEXES_MAX, IndexLimits, JoinConfig, KeyRule, Table, TableConfig};
 use serde::Deserialize;
@@ -96,7 +96,9 @@ impl ViewSettings {
         errors: &mut ConfigErrors,
     ) -> Option<TableDefinition> {
         let name: Result<Arc<str>, _> = match TopicSelector::new(&self.name) {
-            Ok(TopicSelector::Name(name)) => Ok(name),
+            Ok(TopicSelector::Name(name)) => {
+                check_published(name.as_bytes()).map(|_| name.clone()).map_err(|bad| bad.to_string())
+            }
             Ok(TopicSelector::Pattern(_)) => Err(format!("{:?} is a pattern, not a name", self.name)),
             Err(bad) => Err(bad.to_string()),
         };

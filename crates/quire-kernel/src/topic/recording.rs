@@ -75,6 +75,11 @@ impl RecordingRule {
             errors.note(MessageType::from_name(&topic.message_type).ok_or_else(|| {
                 error("message_type", format!("{:?} is not a message type", topic.message_type))
             }));
+        let is_reserved = selector.as_ref().is_some_and(TopicSelector::takes_reserved);
+        if is_reserved && message_type.is_some_and(|kind| kind != MessageType::Json) {
+            let reason = "messages of topics that begin with /quire/ have the type json";
+            errors.push(error("message_type", reason.to_owned()));
+        }
         let filter = topic.filter.as_ref().map(|text| Filter::parse(text, options)).transpose();
         let filter = errors.note(filter.map_err(|e| error("filter", e.to_string())));
         if topic.filter.is_some() && !topic.recorded {
@@ -272,6 +277,7 @@ mod tests {
         };
         assert_eq!(bad("a(", "json"), "transaction_log.topics[0].name");
         assert_eq!(bad("a", "jsn"), "transaction_log.topics[0].message_type");
+        assert_eq!(bad("^/quire/", "fix"), "transaction_log.topics[0].message_type");
         let fix = RecordedTopic { message_type: "fix".into(), validate: true, ..entry("a", None, true) };
         assert_eq!(compile(&[fix]).unwrap_err().key, "transaction_log.topics[0].validate");
     }

@@ -317,6 +317,23 @@ impl TopicTable {
         self.computed.contains(name)
     }
 
+    /// Whether the log records messages of a topic, or a last-value topic keeps them.
+    pub fn keeps(&self, name: &str) -> bool {
+        self.recording_of(name).records_any() || self.kind_of(name) != TopicKind::Plain
+    }
+
+    /// Whether an ordinary subscription receives messages of a topic. The topic is not added to the
+    /// table.
+    pub fn is_heard(&self, name: &str) -> bool {
+        if let Some(&id) = self.by_name.get(name) {
+            return self.has_audience(TopicId(id), Stage::Published);
+        }
+        self.pattern_index.candidates(name).any(|group| {
+            let group = &self.groups[group as usize];
+            group.audience.count(Stage::Published) > 0 && group.pattern.matches(name)
+        })
+    }
+
     fn recording_of(&self, name: &str) -> Recording {
         let recording = Recording::of(&self.rules, name);
         let container = || Some(self.containers[self.container_of(name)?.0 as usize].message_type);

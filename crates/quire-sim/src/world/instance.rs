@@ -643,6 +643,7 @@ impl Running {
             | Output::Authenticate { .. }
             | Output::Reload { .. }
             | Output::Statistics { .. }
+            | Output::Signal(_)
             | Output::Log(_) => (),
         }
     }

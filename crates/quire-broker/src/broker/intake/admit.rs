@@ -4,7 +4,7 @@
 use quire_command::{CORRELATION_SIZE_MAX, KEY_SIZE_MAX, KEYS_MAX, Publish};
 use quire_expression::filter::Filter;
 use quire_expression::message_type::MessageType;
-use quire_expression::topic::check_name;
+use quire_expression::topic::{check_name, check_published};
 use quire_journal::{DeletedKeys, Instance, PublisherId, RecordKind};
 use quire_types::Delay;
 
@@ -155,7 +155,7 @@ fn check_writable(
 }
 
 fn find_topic(cx: &mut Context, topic: &[u8]) -> Result<KnownTopic, Refusal> {
-    let name = check_name(topic).map_err(Refusal::BadTopic)?;
+    let name = check_published(topic).map_err(Refusal::BadTopic)?;
     let target = cx.topics.publish_target(name);
     let target = target.as_deref().unwrap_or(name);
     let topic = admit_topic(cx, target).ok_or(Refusal::TooManyTopics)?;

@@ -9,6 +9,7 @@ use quire_expression::topic::TopicSelector;
 use quire_journal::{InstancePath, RecordKind};
 
 use super::{Ingested, Intake, Origin, Submission};
+use crate::Access;
 use crate::entitlement::{Denied, Grant};
 use crate::failure::code_of;
 use crate::publishers::Numbering;
@@ -175,7 +176,11 @@ impl Intake<'_> {
             publish: &Publish { sequence, data: &portion.keys, ..Publish::default() },
             numbering,
         };
+        let session = &self.cx.clients.sessions.all[portion.session];
+        let client_name = session.client_name().filter(|_| session.access == Access::Internal);
+        self.cx.messages.events.set_deleting(client_name);
         let ingested = self.ingest(&submission, None);
+        self.cx.messages.events.set_deleting(None);
         // The publisher waits for the destinations of every portion.
         let destinations = match ingested {
             Ingested::Recorded(position) if self.cx.log.has_links => {

@@ -10,8 +10,8 @@
 //!   destinations.
 //!
 //! Each origin has a file, which takes the messages, runs the stages and notes the result:
-//! `client.rs`, `dead_letter.rs`, `peer.rs`, and `delete.rs` for deletes. The updates of views pass
-//! only the last stage (`view.rs`).
+//! `client.rs`, `dead_letter.rs`, `event.rs`, `peer.rs`, and `delete.rs` for deletes. The updates
+//! of views pass only the last stage (`view.rs`).
 //!
 //! A *plain* message of a client skips the second stage, after one check of its topic and one of
 //! the message. Other messages have a key, a delay or a part of a record, or their topic keeps last
@@ -22,6 +22,7 @@ mod admit;
 mod client;
 mod dead_letter;
 mod delete;
+mod event;
 mod large;
 mod peer;
 mod prepare;

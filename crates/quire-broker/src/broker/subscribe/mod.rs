@@ -10,6 +10,7 @@ use quire_journal::Position;
 use crate::Broker;
 use crate::bookmarks::{EndPosition, FormerPlace, LogRequest};
 use crate::entitlement::Grant;
+use crate::events::ClientEvent;
 use crate::failure::code_of;
 use crate::log::Moment;
 use crate::reply::{Refused, unknown_subscription};
@@ -18,6 +19,7 @@ use crate::subscription::{Delivery, Interest, Range, Subscription, SubscriptionI
 use crate::tables::{AskedState, FormerView, ViewPlan};
 use plan::Plan;
 use quire_command::{AckKind, Acks, Code, Subscribe, Unsubscribe};
+use quire_expression::filter::Filter;
 use quire_expression::topic::TopicSelector;
 use quire_table::AsOf;
 pub(crate) use search::Searches;
@@ -189,6 +191,7 @@ impl Broker {
             Ok(queued) => queued,
             Err(refused) => {
                 if let Some(replaced) = plan.replaced {
+                    self.cx.tell_unsubscribed(replaced);
                     self.stream.forget_deferred(&mut self.cx, replaced);
                     self.cx.remove_subscription(replaced);
                 }
@@ -196,6 +199,17 @@ impl Broker {
             }
         };
         let served_by = plan.served_by();
+        if let Some(options) = &plan.told {
+            let told = ClientEvent {
+                event: "subscribe",
+                topic: Some(plan.selector.text()),
+                filter: plan.filter.as_ref().map(Filter::text),
+                sub_id: Some(plan.number),
+                options: options.as_deref(),
+                ..Default::default()
+            };
+            self.cx.tell_client(id, told);
+        }
         let Plan { command, acks, number, selector, filter, visible, select, family, view, log_end, .. } =
             plan;
         let is_conflated = plan.conflation.is_some();
@@ -273,6 +287,7 @@ impl Broker {
     }
 
     pub(crate) fn remove_subscription(&mut self, id: SubscriptionId) {
+        self.cx.tell_unsubscribed(id);
         self.stream.end(&mut self.cx, id);
         self.tables.end(&mut self.cx, id);
         self.bookmarks.end(&mut self.cx, id);

@@ -8,6 +8,7 @@ use quire_journal::Position;
 use crate::bookmarks::{Bookmarks, LogPlan};
 use crate::context::Context;
 use crate::entitlement::{Grant, TopicSelect};
+use crate::events::options_text;
 use crate::queues::QueueService;
 use crate::reply::{Refused, bad_option, unknown_subscription};
 use crate::session::SessionId;
@@ -47,6 +48,8 @@ pub(super) struct Plan {
     pub(super) is_bookmark_missing: bool,
     /// A note that the client logs when the subscription begins.
     pub(super) note: Option<String>,
+    /// The options as text, for the event of the subscription; `None`: no event is wanted.
+    pub(super) told: Option<Option<String>>,
 }
 
 impl Plan {
@@ -125,6 +128,7 @@ impl Plan {
             log_end: if cx.log.failure.is_some() { cx.log.visible() } else { cx.log.appended() },
             is_bookmark_missing: false,
             note,
+            told: cx.wants_client_events().then(|| options_text(subscribe)),
         })
     }
 }
