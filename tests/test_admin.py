@@ -601,7 +601,7 @@ def test_each_request_of_the_page_is_listed(page: httpx.Client) -> None:
     text = (Path(__file__).parent.parent / "docs/admin.md").read_text()
     table = text[text.index("## 5. Administrative requests") : text.index("## 6. Health")]
     named = re.findall(r"^\| `([\w/]+)` \|", table, re.MULTILINE)
-    expected = {"/quire/administrator/" + re.sub("CONNECTION|NAME", "{id}", each) for each in named}
+    expected = {"/quire/administrator/" + re.sub("CONNECTION|NAME|PATH", "{id}", each) for each in named}
     assert listed == expected
 
 

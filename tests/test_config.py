@@ -198,7 +198,7 @@ def test_sizes_intervals_and_directories_are_read(tmp_path: Path) -> None:
         ),
         (
             "[[queue]]\nname = 'a'\nmessage_type = 'json'\nretry_delay = [\n  '1s',\n  'soon',\n]",
-            ['4: queue[0].retry_delay[1]: expected a duration such as "30s", got "soon"'],
+            ['6: queue[0].retry_delay[1]: expected a duration such as "30s", got "soon"'],
         ),
         (
             "[[transport]]\nmax_connections = 'many'\n[transaction_log.maintenance]\nby_clients = ['all']",

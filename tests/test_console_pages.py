@@ -34,6 +34,7 @@ PAGES: Final = (
     ("clients", "Clients", "c"),
     ("replication", "Replication", "r"),
     ("journal", "Journal", "j"),
+    ("actions", "Actions", "a"),
     ("logs", "Logs", "L"),
 )
 QUEUES: Final = [
@@ -71,6 +72,11 @@ def server(tmp_path: Path) -> Iterator[TestServer]:
             queue=QUEUES,
             sow_topic={"name": "aircraft", "message_type": "json", "key": ["/tail"]},
             replication={"destination": LISBON},
+            action={
+                "name": "sweep",
+                "on": {"admin": {"path": "sweep", "required": ["AGE"]}},
+                "do": [{"if": "/AGE = '1d'"}, {"publish": {"topic": "swept", "data": "{{AGE:json}}"}}],
+            },
         ) as server,
         quire.Client(server.url, name="gateway") as client,
     ):
@@ -327,6 +333,18 @@ def test_lines_of_the_log_are_filtered(server: TestServer, page: Page, by: str) 
         page.tab_to("Stop")
         page.press("Enter")
     page.wait("location.search.includes('follow=0')")
+
+
+def test_an_action_is_run_with_the_members_of_its_request(server: TestServer, page: Page) -> None:
+    open_page(page, server, "actions#sweep")
+    page.click("AGE", "field")
+    page.type("1d")
+    page.click("Run")
+    page.wait_text("sweep: ok.")
+    page.click("AGE", "field")
+    page.type("ay")
+    page.click("Run")
+    page.wait_text("sweep: stopped.")
 
 
 def test_the_state_of_a_page_is_in_its_address(server: TestServer, page: Page) -> None:

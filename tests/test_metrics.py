@@ -615,6 +615,45 @@ def records_of_the_log_are_counted(directory: Path, _: pytest.MonkeyPatch) -> se
 
 
 @scenario
+def actions_run(directory: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    path = "instance/actions"
+    monkeypatch.setattr("quire.actions._run.WAITING_MAX", 0)
+    stop, fail = {"if": "/NONE = 'a'"}, {"execute": ["/bin/false"]}
+    action = [
+        {"name": name, "on": {"publish": name}, "do": do}
+        for name, do in (("works", {"log": "done"}), ("stops", stop), ("fails", fail))
+    ]
+    dropped = {"name": "drops", "on": "startup", "do": "dump_stacks", "enabled": True}
+    with started(directory, action=[*action, dropped], allow_execute=True) as server:
+        with quire.Client(server.url) as client:
+            for topic in ("works", "stops", "fails"):
+                client.publish(topic, {})
+            client.flush()
+        for name in ("works", "stops", "fails"):
+            wait_until(lambda name=name: tree_of(server)[path][name]["runs"] == 1)  # type: ignore[misc]
+        wait_until(lambda: tree_of(server)[path]["drops"]["dropped"] == 1)
+        tree = tree_of(server)
+    names = compared(tree, path, "works", ok=1, failures=0, stopped=0, dropped=0, last_outcome="ok")
+    names |= compared(tree, path, "stops", stopped=1, failures=0, ok=0, last_outcome="stopped")
+    names |= compared(tree, path, "fails", failures=1, ok=0, last_outcome="failed")
+    names |= compared(
+        tree,
+        path,
+        "works",
+        admin_path=None,
+        admin_members=[],
+        enabled=True,
+        running=0,
+        waiting=0,
+        runs=1,
+        last_error="",
+    )
+    assert tree[path]["fails"]["last_error"] == "/bin/false ended with the code 1"
+    assert datetime.fromisoformat(tree[path]["works"]["last_run"]).timestamp() > 1.7e9
+    return names | {f"{path}/last_run"}
+
+
+@scenario
 def the_loop_lets_calls_wait(directory: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     now = [0.0]
     monkeypatch.setattr("quire.admin._pulse.time.monotonic", lambda: now[0])

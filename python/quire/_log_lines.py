@@ -20,6 +20,7 @@ PARTS: Final = {
     "31": "Queues",
     "40": "Last values and views",
     "50": "Administration",
+    "60": "Actions",
     "70": "Statistics",
 }
 
@@ -68,8 +69,15 @@ LINES: Final[dict[str, Line]] = {
         "The threads of the engine report a failure of the system.",
         "The text has the reason of the system. The engine stops when it cannot wait for connections.",
     ),
+    "01-0001": Line(
+        "A part of the server makes no progress: the event loop, or a thread that it needs. The stacks of all threads follow (01-0022).",
+        "Wait: a slow disk or a machine without memory can be the cause, and 01-0002 says when the part runs again. "
+        "Otherwise fail over, restart the server, and report the stacks.",
+    ),
+    "01-0002": Line("A part of the server that made no progress runs again."),
     "01-0022": Line(
-        "The stack of a thread, as an administrator asked for it.", "Add it to a report of a bug."
+        "The stack of a thread: an administrator, an action or the watchdog asked for it.",
+        "Add it to a report of a bug.",
     ),
     "02-0001": Line(
         "A setting is valid and probably not intended.", "Compare it with the reference of the configuration."
@@ -153,6 +161,7 @@ LINES: Final[dict[str, Line]] = {
         "This instance ended the link of another instance.",
         "The reason says what does not fit. The other side tries again.",
     ),
+    "12-0010": Line("The connection of an instance that sent its records is gone."),
     "12-0009": Line(
         "A message of another instance is not recorded here, so the logs differ.",
         "Let each program use one name, and publish on one instance at a time.",
@@ -263,6 +272,25 @@ LINES: Final[dict[str, Line]] = {
     "50-0003": Line(
         "A request to the HTTP server met a bug.", "Report it with the output of `quire doctor`."
     ),
+    "60-0001": Line("A line of an action: its step `log`."),
+    "60-0002": Line(
+        "A step of an action failed. The rest of the run was given up.",
+        "Correct what the error names. The statistics of the action count such runs as `failures`.",
+    ),
+    "60-0003": Line(
+        "Runs of an action were dropped, because 10,000 wait. The line comes at most once a minute.",
+        "Look for a step that takes long, and start the action less often.",
+    ),
+    "60-0004": Line("An action has run. The line is of the level `debug`."),
+    "60-0005": Line("An action stops the server: its step `shutdown`."),
+    "60-0006": Line(
+        "An event started no action, or a step ended, because of a bug.", "Report it with the line."
+    ),
+    "60-0007": Line(
+        "A trigger gets no messages. It tries again each second.",
+        "Correct what the error names. A trigger of the log then continues at its place.",
+    ),
+    "60-0008": Line("Runs of actions have not ended in time at the stop of the server, and were given up."),
     "70-0001": Line(
         "The file of the statistics cannot be read. It was put aside, and a new one begins.",
         "Nothing, if the earlier statistics are not needed.",

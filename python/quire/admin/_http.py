@@ -76,6 +76,14 @@ class HTTPServer:
         """When its certificate expires, in seconds since 1970; `None`: it has none."""
         return None if self._certificates is None else self._certificates.expires
 
+    def soon(self, call: Callable[[], None]) -> None:
+        """Calls on the thread of the server, if it runs. Any thread may call it."""
+        if self._loop is None:
+            call()
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed already
+                self._loop.call_soon_threadsafe(call)
+
     def descriptors(self) -> list[int]:
         """The sockets, by their numbers, that a forked child must not keep open."""
         return [] if self._socket is None else [self._socket.fileno()]

@@ -614,6 +614,31 @@ NODES: Final[tuple[Node, ...]] = (
         ),
     ),
     Node(
+        "instance/actions",
+        "the actions",
+        (
+            Metric("admin_path", "F", "text", "path of the request that runs it; null: there is none"),
+            Metric("admin_members", "F", "list", "members that the body of the request may have"),
+            Metric("enabled", "S", "bool", "its triggers start it"),
+            Metric("running", "S", "runs", "runs in progress"),
+            Metric("waiting", "S", "runs", "runs that wait for the one before"),
+            Metric("last_run", "S", "time", "when the last run ended"),
+            Metric("last_outcome", "S", "text", "its outcome: `ok`, `failed` or `stopped`"),
+            Metric("last_error", "S", "text", "the last error of a run; empty: there was none"),
+            Metric("runs", "C", "runs", "runs that have ended"),
+            *(
+                Metric(name, "C", "runs", text, Series("quire_action_runs", "action", {"outcome": outcome}))
+                for name, outcome, text in (
+                    ("ok", "ok", "of these: every step was carried out"),
+                    ("failures", "failed", "of these: a step failed"),
+                    ("stopped", "stopped", "of these: a condition was false"),
+                    ("dropped", "dropped", "runs that did not begin, because too many waited"),
+                )
+            ),
+        ),
+        id="ACTION",
+    ),
+    Node(
         "instance/statistics",
         "the statistics",
         (

@@ -6,9 +6,7 @@ import asyncio
 import json
 import logging
 import sqlite3
-import sys
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,10 +15,12 @@ from starlette.responses import JSONResponse, Response
 
 from quire._errors import ConfigError, QuireError
 from quire._units import seconds
+from quire.actions._steps import dump_stacks
 from quire.admin import _nodes
 from quire.admin._app import AdminApp, json_of
 from quire.admin._errors import HTTPError, bad_value
 from quire.admin._user_requests import LISTED
+from quire.config._logging import LEVELS
 from quire.server._log import line
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ class Requests:
             *files,
             Action(("statistics", "truncate"), "/quire/server", ("age",), self._truncate),
             Action(("entitlements", "reset"), "/quire/access", (), self._reset),
+            Action(("logging", "rotate"), "/quire/server", (), self._rotate),
+            Action(("logging", "level"), "/quire/server", ("target", "level"), self._level),
             Action(("diagnostics", "stacks"), "/quire/server", (), self._stacks),
             Action(("diagnostics", "queues"), "/quire/server", (), self._queues),
             Action(("shutdown",), "/quire/server", ("confirm",), self._shutdown),
@@ -100,7 +102,7 @@ class Requests:
                 "members": list(members),
                 "right": right,
             }
-            for path, members, right in (*own, *LISTED)
+            for path, members, right in (*own, *LISTED, *self._paths_of_actions())
             if _begins(path, parts)
         ]
         if not found:
@@ -109,6 +111,8 @@ class Requests:
 
     async def _post(self, request: Request) -> Response:
         parts, _ = self._parts(request)
+        if parts[:1] == ["actions"]:
+            return await self._run_action(request, "/".join(parts[1:]))
         for action in self._actions:
             if (id := action.id_in(parts)) is not None:
                 break
@@ -125,6 +129,32 @@ class Requests:
             raise HTTPError(409, error.code, str(error)) from None
         except (OSError, sqlite3.Error) as error:
             raise HTTPError(409, "unavailable", str(error)) from None
+
+    def _paths_of_actions(self) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
+        """The paths that start actions, the members of their bodies, and their right."""
+        actions = self._server._actions
+        paths = {} if actions is None else actions.paths()
+        if not paths:
+            yield ("actions", "{id}"), (), "admin on /quire/server"
+        for path, (required, optional) in paths.items():
+            yield ("actions", *path.split("/")), (*required, *optional), "admin on /quire/server"
+
+    async def _run_action(self, request: Request, path: str) -> Response:
+        """Starts the actions of a path. The answer has what became of each run."""
+        actions = self._server._actions
+        paths = {} if actions is None else actions.paths()
+        if actions is None or path not in paths:
+            raise _nodes.not_found(f"administrator/actions/{path}")
+        self._app.require(request, "admin", "/quire/server")
+        required, optional = paths[path]
+        members = await json_of(request)
+        if missing := [name for name in required if members.get(name) is None]:
+            raise bad_value(f"the body needs the member {missing[0]!r}")
+        if unknown := sorted(members.keys() - {*required, *optional}):
+            known = ", ".join([*required, *optional]) or "no members"
+            raise bad_value(f"the body has an unknown member {unknown[0]!r}", f"the request takes {known}")
+        loop = asyncio.get_running_loop()
+        return JSONResponse({"runs": await loop.run_in_executor(None, actions.request, path, members)})
 
     def _parts(self, request: Request) -> tuple[list[str], str | None]:
         raw_path = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1")
@@ -187,15 +217,20 @@ class Requests:
         return act
 
     def _stacks(self, id: str, members: Mapping[str, Any]) -> dict[str, Any]:
-        frames = sys._current_frames()
-        for thread, frame in frames.items():
-            _log.info(
-                "stack of thread %d:\n%s",
-                thread,
-                "".join(traceback.format_stack(frame)),
-                extra=line("01-0022"),
-            )
-        return {"threads": len(frames)}
+        return {"threads": dump_stacks()}
+
+    def _rotate(self, id: str, members: Mapping[str, Any]) -> dict[str, Any]:
+        self._server._rotate_logs()
+        return {"rotated": True}
+
+    def _level(self, id: str, members: Mapping[str, Any]) -> dict[str, Any]:
+        target, level = members.get("target"), members.get("level")
+        if isinstance(target, bool) or not isinstance(target, int):
+            raise bad_value("target: it is required, and is the number of a [[logging]], from 0")
+        if not isinstance(level, str) or level not in (*LEVELS, "none"):
+            raise bad_value(f"level: expected one of {', '.join(LEVELS)} and none")
+        self._server._set_log_level(target, level)
+        return {"target": target, "level": level}
 
     def _queues(self, id: str, members: Mapping[str, Any]) -> dict[str, Any]:
         queues = self._server.stats()["queues"]

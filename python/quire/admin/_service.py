@@ -155,6 +155,10 @@ class Administration:
         """
         self._questions.answer(question, done)
 
+    def asks(self) -> Callable[[Callable[[], None]], None] | None:
+        """Lets the HTTP server call a function soon, for the watchdog; `None`: there is none."""
+        return None if self._http is None else self._http.soon
+
     def descriptors(self) -> list[int]:
         """The sockets, by their numbers."""
         return [] if self._http is None else self._http.descriptors()
@@ -176,6 +180,7 @@ class Administration:
             "instance/statistics": statistics,
             "instance/logging": self._log_counter.figures(),
             "instance/certificates": self._certificates(),
+            "instance/actions": {} if self._server._actions is None else self._server._actions.figures(),
         }
 
     def _certificates(self) -> Tree:

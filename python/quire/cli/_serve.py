@@ -35,10 +35,11 @@ def serve(
     raise_open_files()
     stopping = StopSignals(signal.SIGTERM, signal.SIGINT)
     server = _Program(config, on_progress=_progress() if sys.stderr.isatty() else None)
-    server.start()
     reloads: queue.SimpleQueue[None] = queue.SimpleQueue()
     if hasattr(signal, "SIGHUP"):
+        # Before the start: the actions of the signal come in addition.
         signal.signal(signal.SIGHUP, lambda *_: reloads.put(None))
+    server.start()
     try:
         if as_json:
             said = {

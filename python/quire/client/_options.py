@@ -282,6 +282,11 @@ class ClientOptions:
                 raise ConfigError(
                     "an engine in this process has no users: remove `authentication`", key="config"
                 )
+            if self.config.action:
+                raise ConfigError(
+                    "an engine in this process runs no actions: remove `action`, or run a server",
+                    key="config",
+                )
             settings = json.loads(self.config.to_core())
             settings["transaction_log"]["journal_directory"] = directory
         else:

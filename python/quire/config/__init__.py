@@ -4,6 +4,7 @@ Every table may be given as a model or as a mapping with the same keys. `quire.c
 `[[queue]]`; the queue engine without a broker is `quire.Queue`.
 """
 
+from quire.config._actions import Action, Events
 from quire.config._admin import Admin
 from quire.config._authentication import Authentication
 from quire.config._entitlement import Entitlement
@@ -16,6 +17,7 @@ from quire.config._user_limit import UserLimit
 from quire.config._values import Address
 
 __all__ = [
+    "Action",
     "Address",
     "Admin",
     "Authentication",
@@ -23,6 +25,7 @@ __all__ = [
     "ConflatedTopic",
     "Destination",
     "Entitlement",
+    "Events",
     "Limits",
     "LinkTLS",
     "Logging",

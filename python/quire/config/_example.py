@@ -74,6 +74,17 @@ cache = "1m"                          # how long its acceptances are kept
 # facility = "daemon"                 # of syslog
 # address = "/dev/log"                # of syslog: a socket, or host:port
 
+# [events]
+# sow_stats_interval = "5s"           # a message on /quire/SowStats about each last-value topic. Default: none
+
+# Steps that the server runs when something happens: docs/actions.md lists the triggers and the steps.
+# allow_execute = false               # before all tables. true: the step execute runs programs
+# [[action]]
+# name = "nightly"
+# enabled = true
+# on = { schedule = "23:00" }         # a trigger, or a list of triggers
+# do = [{ truncate_statistics = { age = "7d" } }, "rotate_logs"]
+
 [limits]                              # for all connections together
 max_patterns = 8192
 max_waiting = "1GB"                   # unread bytes; above it the slowest connection is closed

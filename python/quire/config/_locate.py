@@ -18,7 +18,8 @@ def line_of(text: str, place: tuple[str | int, ...]) -> int | None:
     counts: dict[str, int] = {}
     table: list[str] | None = []
     fallback = None
-    for number, line in enumerate(text.splitlines(), start=1):
+    lines = text.splitlines()
+    for number, line in enumerate(lines, start=1):
         if header := re.match(r"\s*(\[{1,2})\s*([^\]]+?)\s*\]", line):
             table = [part.strip().strip("\"'") for part in header[2].split(".")]
             name = ".".join(table)
@@ -32,11 +33,41 @@ def line_of(text: str, place: tuple[str | int, ...]) -> int | None:
                 fallback = number
         elif table is not None and (key := re.match(r"\s*([A-Za-z0-9_.\"'-]+?)\s*=", line)):
             path = [*table, *(part.strip("\"'") for part in key[1].split("."))]
+            entry = numbers.get(".".join(path)) if ".".join(path) not in counts else None
+            if path == keys or path == keys[: len(path)]:
+                # An inline table, or a list over several lines.
+                fallback = number if entry is None else _line_of_entry(lines, number, key.end(), entry)
             if path == keys:
-                return number
-            if path == keys[: len(path)]:
-                fallback = number  # an inline table
+                return fallback
     return fallback
+
+
+def _line_of_entry(lines: list[str], number: int, start: int, entry: int) -> int:
+    """The line of an entry of a list that begins after `start` on a line."""
+    depth, commas, has_begun, at = 0, 0, False, number
+    text = "\n".join([lines[number - 1][start:], *lines[number:]])
+    for part in re.finditer(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|#[^\n]*|[\[{}\],\n]|[^\s]', text):
+        found = part[0]
+        if found == "\n":
+            at += 1
+            continue
+        if found.startswith("#"):
+            continue
+        if depth == 0 and found != "[":
+            break  # no list
+        if depth == 1 and found != "," and found != "]" and not has_begun:
+            has_begun = True
+            if commas == entry:
+                return at
+        if found in ("[", "{"):
+            depth += 1
+        elif found in ("]", "}"):
+            depth -= 1
+            if depth == 0:
+                break
+        elif found == "," and depth == 1:
+            commas, has_begun = commas + 1, False
+    return number
 
 
 def place_of(key: str) -> tuple[str | int, ...]:

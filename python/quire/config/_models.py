@@ -26,6 +26,7 @@ from quire._bookmarks import Bookmark, bookmark_to_core, is_as_in_core
 from quire._errors import BadBookmarkError, ConfigError
 from quire._filter import MessageType
 from quire._text import path_to_core
+from quire.config._actions import LEFT_PATTERN, Action, Events, wanted_of
 from quire.config._admin import CLIENTS_INSIDE_MAX, IN_MEMORY, Admin
 from quire.config._authentication import Authentication
 from quire.config._entitlement import Entitlement
@@ -498,6 +499,12 @@ class Config(Model):
     #: The targets of the lines of the log. Default: those of the program, and standard error for
     #: `quire serve`.
     logging: tuple[Logging, ...] = ()
+    #: The topics of the server itself.
+    events: Events = Events()
+    #: Steps that the server runs when something happens.
+    action: tuple[Action, ...] = ()
+    #: Actions may have the step `execute`, which runs programs.
+    allow_execute: bool = False
     _source: _Source = PrivateAttr(default_factory=lambda: _Source())
 
     if TYPE_CHECKING:
@@ -523,6 +530,9 @@ class Config(Model):
             replication: Replication | Table = ...,
             admin: Admin | Table | None = ...,
             logging: Logging | Table | Sequence[Logging | Table] = ...,
+            events: Events | Table = ...,
+            action: Action | Table | Sequence[Action | Table] = ...,
+            allow_execute: bool = ...,
         ) -> None: ...
 
     else:
@@ -559,6 +569,7 @@ class Config(Model):
             logging=Logging,
             view=View,
             conflated_topic=ConflatedTopic,
+            action=Action,
         )
 
     @classmethod
@@ -713,6 +724,10 @@ class Config(Model):
             from quire.server._guard import mistakes_of_logons
 
             mistakes += mistakes_of_logons(self)
+        if self.action:
+            from quire.actions._check import mistakes_of_actions
+
+            mistakes += mistakes_of_actions(self)
         return mistakes
 
     def check_access(self) -> None:
@@ -780,18 +795,34 @@ class Config(Model):
         return [entry.to_core() for entry in self.entitlement]
 
     def _transport_inside(self) -> list[dict[str, Any]]:
-        """The transport of clients inside of the server: those of the HTTP server, whose users it knows."""
-        if self.admin is None or self.admin.address is None:
-            return []
-        return [
-            {
-                "name": "admin",
-                "max_message_size": max(transport.max_message_size for transport in self.transport),
-                "max_connections": CLIENTS_INSIDE_MAX,
-                "authenticates": self.authentication_of_admin.method != "none",
-                "is_inside": True,
-            }
+        """The transports of clients inside of the server: those of the HTTP server, whose users it
+        knows, and those of actions."""
+        common = {
+            "max_message_size": max(transport.max_message_size for transport in self.transport),
+            "max_connections": CLIENTS_INSIDE_MAX,
+            "is_inside": True,
+        }
+        inside: list[dict[str, Any]] = []
+        if self.admin is not None and self.admin.address is not None:
+            authenticates = self.authentication_of_admin.method != "none"
+            inside.append({"name": "admin", "authenticates": authenticates, **common})
+        if self.action:
+            inside.append({"name": "actions", **common})
+        return inside
+
+    def _events_to_core(self) -> dict[str, Any]:
+        """The events that are messages, and those that actions want."""
+        wanted = wanted_of(self.action)
+        left = [
+            {"topic": topic, "deleted": topic in wanted.deleted, "expired": topic in wanted.expired}
+            for topic in sorted(wanted.deleted | wanted.expired)
         ]
+        return {
+            **self.events.to_core(),
+            "signals_clients": wanted.clients,
+            "left": left,
+            "expired": sorted(wanted.expired),
+        }
 
     def to_core(self, *, in_memory: bool = False, max_connections: int | None = None) -> str:
         """The JSON that the core reads: bytes and nanoseconds. `max_connections`: where there is
@@ -801,6 +832,10 @@ class Config(Model):
         # Too little room is shared out as the configuration shares out what it asks for.
         room = wanted if max_connections is None else max_connections
         archive = self.journal_archive_directory
+        wanted_left = wanted_of(self.action)
+        topics = [topic.model_dump(by_alias=True) for topic in log.topic]
+        if wanted_left.deleted or wanted_left.expired:
+            topics.append(RecordedTopic(name=LEFT_PATTERN, message_type="json").model_dump(by_alias=True))
         return json.dumps(
             {
                 "name": self.name,
@@ -818,10 +853,11 @@ class Config(Model):
                     "preallocated_journal_files": log.preallocated_journal_files,
                     "flush_interval_ns": round(log.flush_interval * 1e9),
                     "durability": log.durability,
-                    "topics": [topic.model_dump(by_alias=True) for topic in log.topic],
+                    "topics": topics,
                 },
                 "allow_backtracking_patterns": self.allow_backtracking_patterns,
                 "queues": [queue.to_core() for queue in (*self.queue, *self.local_queue)],
+                "events": self._events_to_core(),
                 "replication": self.replication.to_core(
                     self.group,
                     [queue.name for queue in self.local_queue],

@@ -279,6 +279,11 @@ class LogTargets(logging.Handler):
         if threading.current_thread() is not self._thread:
             self._ask(lambda: None)
 
+    def soon(self, call: Callable[[], None]) -> None:
+        """Calls on the thread of the log, after the lines that wait. Not when too many lines wait."""
+        with contextlib.suppress(queue.Full):
+            self._records.put_nowait(call)
+
     def rotate(self) -> None:
         """Begins the next file of each log in files. Raises `OSError`."""
 

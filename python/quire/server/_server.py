@@ -39,6 +39,8 @@ from quire.server._replication import ServerReplication
 from quire.server._tls import RELOAD_INTERVAL, Certificates, Secured
 
 if TYPE_CHECKING:
+    from quire.actions._actions import Actions
+    from quire.actions._watchdog import Watchdog
     from quire.admin._service import Administration
 
 #: Bytes that may wait in a connection's transport before the core pauses its replays, and the mark
@@ -118,6 +120,9 @@ class Server:
         self._logons: Logons | None = None
         #: The HTTP server and the statistics; `None` before the start.
         self._administration: Administration | None = None
+        #: `None`: there are none, or the server has not started.
+        self._actions: Actions | None = None
+        self._watchdog: Watchdog | None = None
         #: Attempts to connect to other instances.
         self._links: set[asyncio.Task[Any]] = set()
         self._replication_address: str | None = None
@@ -310,6 +315,8 @@ class Server:
         if self._failure is not None:
             self._thread.join()
             raise self._failure
+        if self._actions is not None and threading.current_thread() is threading.main_thread():
+            self._actions.handle_signals()
         return self
 
     def close(self) -> None:
@@ -321,6 +328,8 @@ class Server:
         if self._process != os.getpid():
             return
         self._request_stop()
+        if self._actions is not None and threading.current_thread() is threading.main_thread():
+            self._actions.restore_signals()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
             if self._failure is not None and self._started.is_set():
@@ -381,13 +390,25 @@ class Server:
         self.config.check_access()
         self._load_certificates()
         self._logons = Logons(self.config, loop, self._event)
+        from quire.actions._watchdog import Watchdog
         from quire.admin._service import Administration
 
+        if self.config.action:
+            from quire.actions._actions import Actions
+
+            self._actions = Actions(self)
         self._administration = Administration(self, loop)
+        self._watchdog = Watchdog(loop, self._stuck)
+        self._watchdog.watch.add("log", self._ask_log)
+        if (ask := self._administration.asks()) is not None:
+            self._watchdog.watch.add("HTTP server", ask)
         try:
             await self._serve(room, started)
         finally:
+            self._watchdog.close()
             self._administration.close()
+            if self._actions is not None:
+                self._actions.release()
         if self._broken is not None:
             raise self._broken
 
@@ -415,6 +436,8 @@ class Server:
             administration.start()
             self._engine = engine = await self._open_engine(room)
             local = None
+            assert self._watchdog is not None
+            self._watchdog.start()
             try:
                 local = await self._listen_locally()
                 if local is not None:
@@ -425,6 +448,8 @@ class Server:
                 loop.add_reader(engine.wake_fd(), self._woken)
                 # The first turn logs what opening the journal found.
                 self._schedule()
+                if self._actions is not None:
+                    self._actions.prepare()
                 try:
                     for listener in listeners:
                         await listener.start_serving()
@@ -435,6 +460,10 @@ class Server:
                     administration.listening(self._urls)
                     for name, url in self._urls.items():
                         _log.info("listening at %s", url, extra=line("00-0001", transport=name, url=url))
+                    if self._actions is not None:
+                        if threading.current_thread() is threading.main_thread():
+                            self._actions.handle_signals()
+                        self._actions.ready()
                     if started is not None:
                         started()
                     await self._stop.wait()
@@ -466,6 +495,12 @@ class Server:
     async def _announce_end(self, administration: Administration) -> None:
         """Says that the server stops, before clients lose their connections."""
         administration.stopping()
+        if self._actions is not None:
+            assert self._loop is not None
+            executor = ThreadPoolExecutor(1, thread_name_prefix="quire-stop")
+            is_broken = self._broken is not None
+            await self._loop.run_in_executor(executor, partial(self._actions.stop, is_broken=is_broken))
+            executor.shutdown(wait=False)
         if self._broken is None and self.config.admin is not None:
             await asyncio.sleep(self.config.admin.shutdown_delay)
 
@@ -814,6 +849,11 @@ class Server:
             connection.read_on()
         for level, line_id, text, fields in turn.logs:
             _log.log(level, "%s", text, extra={"line_id": line_id, "line_fields": fields})
+            if self._actions is not None and self._actions.hears_line(line_id):
+                self._actions.line(line_id, fields)
+        for signal in turn.signals:
+            assert self._actions is not None
+            self._actions.client_event(signal)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -823,6 +863,40 @@ class Server:
             self._timer = self._loop.call_later(turn.sleep, self._schedule)
         if turn.drained:
             self._drained.set()
+
+    def _stuck(self, part: str, seconds: float) -> None:
+        """A part of the server makes no progress. Called by the watchdog."""
+        if self._actions is not None:
+            self._actions.stuck(part, seconds)
+
+    def _ask_log(self, answer: Callable[[], None]) -> None:
+        """Lets the thread of the log answer the watchdog."""
+        if self._log_targets is None:
+            answer()
+        else:
+            self._log_targets.soon(answer)
+
+    def _rotate_logs(self) -> None:
+        """Begins the next file of each log in files. Raises `OSError`."""
+        if self._log_targets is not None:
+            self._log_targets.rotate()
+
+    def _set_log_level(self, target: int, level: str) -> None:
+        """Changes the level of a target of the log until the next start. Raises `ConfigError`."""
+        try:
+            if self._log_targets is None or target < 0:
+                raise IndexError
+            self._log_targets.set_level(target, level)
+        except IndexError:
+            raise ConfigError(f"there is no [[logging]] with the number {target}", key="target") from None
+
+    def _client_names(self, transport: str | None = None) -> dict[int, str]:
+        """The names of the clients by their connections, without those of actions."""
+        return {
+            each["connection"]: each["client_name"]
+            for each in self.stats()["clients"]
+            if each["transport"] != "actions" and transport in (None, each["transport"])
+        }
 
     def _forget_results(self) -> None:
         """Checks every user again: keeps no result of a check, and reads the files of users."""
@@ -870,6 +944,17 @@ class Server:
 
         Raises `DisconnectedError` when the server is not running.
         """
+        return self._connect(lambda: _InsideConnection(self, identity, address))
+
+    def _connect_actions(self) -> Inside:
+        """Returns a connection for a client of actions, which has all rights. Any thread may call it.
+
+        Raises `DisconnectedError` when the server is not running.
+        """
+        return self._connect(lambda: _ActionConnection(self))
+
+    def _connect(self, made: Callable[[], _Connection]) -> Inside:
+        """Connects a client inside of this process. `made`: makes the end of the server, on its thread."""
         loop = self._loop
         if loop is None or not self._urls:
             raise DisconnectedError("the server is not running", code="not_running")
@@ -878,7 +963,7 @@ class Server:
         end.setblocking(False)
 
         def accept() -> None:
-            connection = _InsideConnection(self, identity, address)
+            connection = made()
             accepted = loop.create_task(loop.create_unix_connection(lambda: connection, sock=end))
             self._links.add(accepted)
             accepted.add_done_callback(self._links.discard)
@@ -1033,6 +1118,19 @@ class _InsideConnection(_Connection):
     @property
     def peer(self) -> str:
         return self._address
+
+
+class _ActionConnection(_Connection):
+    """A connection of a client of actions. It has all rights."""
+
+    def __init__(self, server: Server) -> None:
+        config = server.config
+        has_admin = config.admin is not None and config.admin.address is not None
+        # Its transport is the last one of those inside of the server.
+        super().__init__(server, len(config.transport) + has_admin)
+
+    def _who(self) -> tuple[int, str]:
+        return Engine.INTERNAL_CONNECTED, "actions"
 
 
 #: Servers that accept connections, or may.

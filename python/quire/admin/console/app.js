@@ -17,6 +17,7 @@ import { LastValues } from "./pages/last-values.js";
 import { Clients } from "./pages/clients.js";
 import { Replication } from "./pages/replication.js";
 import { Journal } from "./pages/journal.js";
+import { Actions } from "./pages/actions.js";
 import { Logs } from "./pages/logs.js";
 import { Views } from "./pages/views.js";
 
@@ -30,6 +31,7 @@ export const PAGES = [
   ["clients", "Clients", "c", Clients],
   ["replication", "Replication", "r", Replication],
   ["journal", "Journal", "j", Journal],
+  ["actions", "Actions", "a", Actions],
   ["logs", "Logs", "L", Logs],
 ];
 

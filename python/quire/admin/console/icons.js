@@ -10,6 +10,7 @@ const PATHS = {
   clients: "M8 8a3 3 0 1 0 0-6 3 3 0 0 0 0 6zM2.5 14c.5-3 2.700-4.500 5.500-4.500s5 1.500 5.500 4.500",
   replication: "M5 3h6v4H5zM1.500 10h5v4h-5zM9.500 10h5v4h-5zM8 7v1.500M4 10V8.500h8V10",
   journal: "M4 2h7l3 3v9H4zM2 4v11M11 2v3h3M7 9h4M7 11.500h4",
+  actions: "M9 1.500L3.500 9H8l-1 5.500L12.500 7H8z",
   logs: "M2 3h2m2 0h8M2 8h2m2 0h8M2 13h2m2 0h8",
 };
 

@@ -1,0 +1,1 @@
+"""Actions: steps that a server runs when something happens (docs/actions.md)."""

@@ -1,0 +1,67 @@
+"""A server with actions, and an action that publishes the variables of its runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import quire
+import quire.testing
+from quire.actions._table import ALWAYS, TRIGGER_OF
+from quire.testing import TestServer
+
+from support.waiting import wait_until
+
+#: The topic to which the action `seen` publishes.
+SEEN = "seen"
+
+
+def seen(on: Any, *steps: Any, name: str = "seen") -> dict[str, Any]:
+    """An action that publishes every variable of its runs as JSON, after other steps."""
+    trigger = on if isinstance(on, str) else next(iter(on))
+    names = [*(each for each in ALWAYS if each != "BYTE_XX"), *TRIGGER_OF[trigger].variables]
+    members = ", ".join(f'"{each}": {{{{{each}:json}}}}' for each in names)
+    return {"name": name, "on": on, "do": [*steps, publish(SEEN, f"{{{members}}}")]}
+
+
+def publish(topic: str, data: str) -> dict[str, Any]:
+    return {"publish": {"topic": topic, "data": data}}
+
+
+@contextmanager
+def running(
+    directory: Path, *actions: Mapping[str, Any], name: str = "one", **settings: Any
+) -> Iterator[TestServer]:
+    """A server with these actions, whose triggers have subscribed."""
+    started = {"name": "started", "on": "startup", "do": {"log": "started"}}
+    with quire.testing.server(directory, name=name, action=[*actions, started], **settings) as server:
+        wait_until(lambda: runs(server, "started") == 1)
+        yield server
+
+
+def figures(server: TestServer, name: str = "seen") -> dict[str, Any]:
+    assert server._actions is not None
+    return server._actions.figures()[name]
+
+
+def runs(server: TestServer, name: str = "seen") -> int:
+    """The runs of an action that have ended."""
+    count: int = figures(server, name)["runs"]
+    return count
+
+
+def messages(server: TestServer, topic: str = SEEN) -> list[Any]:
+    """The messages of a topic of the log, decoded from JSON."""
+    with quire.Client(server.url) as client:
+        found = client.subscribe(topic, bookmark=quire.EPOCH, until=quire.NOW)
+        return [json.loads(message.data) for message in found]
+
+
+def seen_by(server: TestServer, count: int = 1, name: str = "seen") -> list[dict[str, str]]:
+    """The variables of the first runs of the action `seen`, when there are as many."""
+    wait_until(lambda: runs(server, name) >= count)
+    assert figures(server, name)["last_error"] == ""
+    return messages(server)
