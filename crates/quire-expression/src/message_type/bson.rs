@@ -10,9 +10,10 @@
 //!
 //! Names and strings are UTF-8, as the format requires.
 
+use super::selection::Selection;
 use super::{
-    Arena, DOCUMENT_DEPTH_MAX, FieldPlan, Format, Found, Level, Malformed, Number, Value, Visit, push,
-    repeated,
+    Arena, DOCUMENT_DEPTH_MAX, FieldId, FieldPlan, Format, Found, Level, Malformed, Number, Value, Visit,
+    push, repeated,
 };
 
 /// Bytes of the smallest document: its size and its end.
@@ -81,6 +82,90 @@ fn check_document<'a>(
     })?;
     names.end(begin);
     Ok(())
+}
+
+/// Writes the part of a whole message that a selection keeps.
+pub(super) fn select_document(
+    data: &[u8],
+    selection: &Selection,
+    out: &mut Vec<u8>,
+) -> Result<(), Malformed> {
+    let mut reader = Bytes { data, at: 0 };
+    let mut selecting = Selecting { selection, out };
+    let around = Around { field: Some(FieldPlan::ROOT), is_in: selection.is_root_in(), is_array: false };
+    if !selecting.document(&mut reader, around, 0)? {
+        selecting.out.extend_from_slice(&EMPTY_DOCUMENT);
+    }
+    if reader.at == data.len() { Ok(()) } else { reader.malformed("end of the message") }
+}
+
+struct Selecting<'s> {
+    selection: &'s Selection,
+    out: &'s mut Vec<u8>,
+}
+
+/// The document or array that has an element.
+#[derive(Clone, Copy)]
+struct Around {
+    field: Option<FieldId>,
+    is_in: bool,
+    is_array: bool,
+}
+
+impl Selecting<'_> {
+    /// Reads a document or an array, and writes its selected part. Returns whether there is any.
+    /// Recursion is bounded by `DOCUMENT_DEPTH_MAX`.
+    fn document(&mut self, reader: &mut Bytes<'_>, around: Around, depth: usize) -> Result<bool, Malformed> {
+        let (begin, start) = (reader.at, self.out.len());
+        let Some((plan, at)) = self.selection.within(around.field) else {
+            reader.document(depth, |reader, kind, _| reader.skip(kind, depth + 1))?;
+            if around.is_in {
+                self.out.extend_from_slice(&reader.data[begin..reader.at]);
+            }
+            return Ok(around.is_in);
+        };
+        self.out.extend_from_slice(&[0; 4]);
+        let (mut count, mut left_count) = (0, 0);
+        reader.document(depth, |reader, kind, name| {
+            count += 1;
+            let before = self.out.len();
+            self.out.push(kind);
+            let inner = if around.is_array {
+                // The names in an array are its indexes.
+                self.out.extend_from_slice(left_count.to_string().as_bytes());
+                around
+            } else {
+                self.out.extend_from_slice(name);
+                let field = plan.names(at).find(name);
+                Around { field, is_in: self.selection.is_in(field, around.is_in), is_array: false }
+            };
+            self.out.push(0);
+            let is_left = if matches!(kind, 0x03 | 0x04) {
+                self.document(reader, Around { is_array: kind == 0x04, ..inner }, depth + 1)?
+            } else {
+                let begin = reader.at;
+                reader.skip(kind, depth + 1)?;
+                if inner.is_in {
+                    self.out.extend_from_slice(&reader.data[begin..reader.at]);
+                }
+                inner.is_in
+            };
+            match is_left {
+                true => left_count += 1,
+                false => self.out.truncate(before),
+            }
+            Ok(())
+        })?;
+        if left_count == 0 && !(around.is_in && count == 0) {
+            self.out.truncate(start);
+            return Ok(false);
+        }
+        self.out.push(0);
+        // It is not longer than the document that was read.
+        let size = i32::try_from(self.out.len() - start).unwrap_or(i32::MAX);
+        self.out[start..start + 4].copy_from_slice(&size.to_le_bytes());
+        Ok(true)
+    }
 }
 
 pub(super) struct Bytes<'a> {

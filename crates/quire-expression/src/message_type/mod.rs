@@ -150,7 +150,7 @@ impl MessageType {
 
     /// Whether a part of a message is a message, so that select lists are possible.
     pub const fn has_parts(self) -> bool {
-        matches!(self, MessageType::Json | MessageType::Nvfix | MessageType::Fix | MessageType::Msgpack)
+        !matches!(self, MessageType::Binary | MessageType::Xml)
     }
 
     /// The values of the fields of `plan` in the message `data`, by [`FieldId::index`]; NULL where

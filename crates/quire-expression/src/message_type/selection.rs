@@ -1,7 +1,7 @@
 //! Parts of messages: the selected fields, and their bytes (docs/replay.md, "Select lists").
 
 use super::nvfix::{FIX, NVFIX};
-use super::{Arena, FieldId, FieldPlan, Malformed, MessageType, Step, json, msgpack};
+use super::{Arena, FieldId, FieldPlan, Malformed, MessageType, Step, bson, json, msgpack};
 use crate::unreadable::contained;
 
 /// Which fields of a message are selected.
@@ -87,7 +87,8 @@ impl Selection {
             MessageType::Nvfix => NVFIX.select(data, self, out),
             MessageType::Fix => FIX.select(data, self, out),
             MessageType::Msgpack => msgpack::select_document(data, self, arena, out),
-            MessageType::Binary | MessageType::Bson | MessageType::Xml => {
+            MessageType::Bson => bson::select_document(data, self, out),
+            MessageType::Binary | MessageType::Xml => {
                 unreachable!("no part of them is a message")
             }
         }

@@ -99,6 +99,31 @@ fn maps_keep_their_keys_and_the_form_of_their_heads() {
 }
 
 #[test]
+fn documents_get_their_new_sizes_and_arrays_their_new_indexes() {
+    let type_ = MessageType::Bson;
+    // {"a": 1, "b": {"c": true}, "l": [{"c": null}, {"d": "x"}]}
+    let message = b"\x3c\0\0\0\x10a\0\x01\0\0\0\x03b\0\x09\0\0\0\x08c\0\x01\0\x04l\0\x21\0\0\0\
+\x030\0\x08\0\0\0\x0ac\0\0\x031\0\x0e\0\0\0\x02d\0\x02\0\0\0x\0\0\0\0";
+    for (list, left) in [
+        ("-/,+/a", &b"\x0c\0\0\0\x10a\0\x01\0\0\0\0"[..]),
+        ("-/,+/b/c", b"\x11\0\0\0\x03b\0\x09\0\0\0\x08c\0\x01\0\0"),
+        ("-/,+/l/d", b"\x1e\0\0\0\x04l\0\x16\0\0\0\x030\0\x0e\0\0\0\x02d\0\x02\0\0\0x\0\0\0\0"),
+        ("-/", b"\x05\0\0\0\0"),
+        ("+/a", message),
+        ("-/none", message),
+    ] {
+        assert_eq!(
+            selected(type_, list, message).escape_ascii().to_string(),
+            left.escape_ascii().to_string(),
+            "{list}"
+        );
+    }
+    for whole in [&message[..message.len() - 1], b"\x05\0\0\0\0\0", b""] {
+        assert_eq!(selected(type_, "-/,+/a", whole), whole);
+    }
+}
+
+#[test]
 fn a_message_that_is_too_deep_is_left_whole() {
     let maps = |count| [b"\x81\xa1a".repeat(count), vec![0x01]].concat();
     let list = format!("-/,+{}", "/a".repeat(PATH_STEP_COUNT_MAX));
