@@ -27,6 +27,7 @@ def test_the_demo_loses_nothing_over_a_kill() -> None:
     assert "every flight was processed" in said
     assert "both instances have every flight, once and in order" in said
     assert "table and query are equal to the source" in said
+    assert "the view is equal to pandas" in said
 
 
 @pytest.mark.timeout(2 * PATIENCE)

@@ -7,8 +7,8 @@ and compared with what was published.
 
 Then the same flights are jobs of a queue for four worker processes, one of which is killed
 (`_jobs.py`). Two instances replicate to each other: one is killed, loses its disk, and is filled
-again (`_pair.py`). At last, a last-value topic has the newest flight of each aircraft, and a table
-follows it (`_board.py`).
+again (`_pair.py`). At last, a last-value topic has the newest flight of each aircraft, and a view
+has their delays. Tables follow both (`_board.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rich.table import Table
 import quire
 from quire._errors import ConfigError
 from quire._message import Message
-from quire.demo._board import AIRCRAFT, run_board
+from quire.demo._board import AIRCRAFT, DELAYS, run_board
 from quire.demo._jobs import QUEUE, run_jobs
 from quire.demo._pair import run_pair
 from quire.demo._spark import act as act_spark
@@ -65,7 +65,8 @@ def run(directory: Path | None, count: int | None, spark: bool, stays: bool = Fa
     )
     admin = admin_settings(console)
     address = console_of(admin)
-    with temporary as place, ServerProcess(place, queue=QUEUE, sow_topic=AIRCRAFT, admin=admin) as server:
+    settings: dict[str, Any] = {"queue": QUEUE, "sow_topic": AIRCRAFT, "view": DELAYS, "admin": admin}
+    with temporary as place, ServerProcess(place, **settings) as server:
         console.print(f"server process {server.pid} on {server.url}, journal in {place}")
         if address is not None:
             console.print(f"console: {address}, while the demo runs")
