@@ -124,8 +124,6 @@ def test_only_one_last_value_topic_is_aggregated(client: quire.Client) -> None:
     for topic, text in ((".*", "matches 2 last-value topics"), ("jobs", '"jobs" is a queue')):
         with pytest.raises(quire.ConfigError, match=text):
             client.sow(topic, projection="COUNT(1) AS /n")
-    with pytest.raises(quire.ConfigError, match="only `sow` has aggregation"):
-        client.table("orders", projection="COUNT(1) AS /n")  # type: ignore[call-arg]
 
 
 def test_messages_that_cannot_be_read_have_no_values() -> None:

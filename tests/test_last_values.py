@@ -132,8 +132,8 @@ def test_mistakes_are_errors_that_name_the_argument(client: quire.Client) -> Non
         (lambda: client.sow_and_subscribe("orders", oof=1), "oof"),  # type: ignore[arg-type]
         (lambda: client.table("orders", key=[]), "key"),
         (lambda: client.sow("orders", grouping=["/id"]), "grouping"),
-        (lambda: client.sow_and_subscribe("orders", grouping="/id"), "grouping"),  # type: ignore[call-arg]
-        (lambda: client.table("orders", projection="/id"), "projection"),  # type: ignore[call-arg]
+        (lambda: client.sow_and_subscribe("orders", grouping="/id"), "grouping"),
+        (lambda: client.table("orders", grouping="/id"), "grouping"),
         (lambda: client.sow_and_subscribe("orders", rate=5), "rate"),
         (lambda: client.sow_and_subscribe("kept", bookmark="now", live=True, paused=True), "paused"),
         (lambda: client.publish("orders", {}, sow_key=1), "sow_key"),  # type: ignore[arg-type]

@@ -42,10 +42,6 @@ SequenceArgument = int | Auto | None
 LinkAction = Literal["downgrade", "upgrade", "pause", "resume"]
 
 
-#: Arguments that only `sow` has. Subscriptions and tables get them in a later version.
-_AGGREGATION: Final = ("projection", "grouping")
-
-
 def suggests(method: Callable[_P, _R]) -> Callable[_P, _R]:
     """Lets the error of a call with an unknown argument name the one that is probably meant.
 
@@ -105,11 +101,6 @@ def takes(
                 if text == str(error):
                     raise
                 unknown = next((name for name in kwargs if name not in names), None)
-                if unknown in _AGGREGATION:
-                    reason = (
-                        "only `sow` has aggregation in this version: query the groups again after a change"
-                    )
-                    raise ConfigError(reason, key=unknown) from None
                 close = nearest(unknown, names) if unknown else None
                 raise TypeError(f'{text}; did you mean "{close}"?' if close else text) from None
             return method(self, taken)

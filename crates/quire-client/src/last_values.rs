@@ -175,7 +175,7 @@ impl ClientCore {
 }
 
 /// Texts as a command has them.
-fn packed(texts: &[String]) -> Vec<u8> {
+pub(super) fn packed(texts: &[String]) -> Vec<u8> {
     let mut packed = Vec::new();
     texts.iter().for_each(|text| put_text(&mut packed, text));
     packed

@@ -7,13 +7,14 @@ use std::time::Duration;
 use quire_types::Bookmark;
 
 use super::command::CommandId;
+use super::last_values::packed;
 use super::message::Cause;
 use super::resume_position::{last_of_each, text_of};
 use super::view::{Name, Shown, View};
 use super::{Event, Failure, Instance, LastBookmarks, Message, Renewal, ResumePosition};
 use quire_command::subscribe::{Family, Former, FormerLog, OptionError, OptionName, OptionSet, Request};
 use quire_command::{
-    Acks, Code, KEY_SIZE_MAX, Keys, MessageKind, OofReason, Subscribe, SubscribeOptions, put_key,
+    Acks, Code, KEY_SIZE_MAX, Keys, MessageKind, OofReason, Subscribe, SubscribeOptions, Texts, put_key,
 };
 use quire_wire::Encode;
 
@@ -62,6 +63,10 @@ pub struct RecordsSpec {
     pub skip_n: Option<u32>,
     /// Only the records and messages with these keys.
     pub keys: Option<Vec<String>>,
+    /// Records of groups with these fields, instead of the records.
+    pub projection: Option<Vec<String>>,
+    /// The fields that make the groups.
+    pub grouping: Option<Vec<String>>,
 }
 
 impl SubscriptionSpec {
@@ -70,17 +75,20 @@ impl SubscriptionSpec {
     /// # Errors
     /// The rule that is broken.
     pub fn check(&self) -> Result<(), OptionError> {
-        let keys = self.keys();
-        Request::of(&self.subscribe(keys.as_deref())).map(|_| ())
+        Request::of(&self.subscribe(&self.lists())).map(|_| ())
     }
 
-    /// The keys as a command has them.
-    fn keys(&self) -> Option<Vec<u8>> {
-        self.records.as_ref()?.keys.as_deref().map(keys_of)
+    fn lists(&self) -> Lists {
+        let records = self.records.as_ref();
+        Lists {
+            keys: records.and_then(|records| records.keys.as_deref()).map(keys_of),
+            projection: records.and_then(|records| records.projection.as_deref()).map(packed),
+            grouping: records.and_then(|records| records.grouping.as_deref()).map(packed),
+        }
     }
 
-    /// The command that begins the subscription, without its numbers. `keys` is [`Self::keys`].
-    fn subscribe<'a>(&'a self, keys: Option<&'a [u8]>) -> Subscribe<'a> {
+    /// The command that begins the subscription, without its numbers. `lists` are [`Self::lists`].
+    fn subscribe<'a>(&'a self, lists: &'a Lists) -> Subscribe<'a> {
         let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let records = self.records.as_ref();
         Subscribe {
@@ -97,10 +105,20 @@ impl SubscriptionSpec {
             order_by: records.and_then(|records| records.order_by.as_deref()),
             top_n: records.and_then(|records| records.top_n),
             skip_n: records.and_then(|records| records.skip_n),
-            keys: keys.and_then(Keys::from_bytes),
+            keys: lists.keys.as_deref().and_then(Keys::from_bytes),
+            projection: lists.projection.as_deref().and_then(Texts::from_bytes),
+            grouping: lists.grouping.as_deref().and_then(Texts::from_bytes),
             ..Subscribe::default()
         }
     }
+}
+
+/// The lists of a subscription, as a command has them.
+#[derive(Default)]
+struct Lists {
+    keys: Option<Vec<u8>>,
+    projection: Option<Vec<u8>>,
+    grouping: Option<Vec<u8>>,
 }
 
 #[derive(Debug, Default)]
@@ -275,13 +293,14 @@ impl Subscriptions {
         let Replacement { spec, after_bookmark } = *replacement;
         let SubscriptionEntry { spec: former, .. } =
             self.entries.get(&number).ok_or_else(|| unknown(number))?;
-        let keys = spec.keys();
-        let mut subscribe = spec.subscribe(keys.as_deref());
+        let lists = spec.lists();
+        let mut subscribe = spec.subscribe(&lists);
         let has_bookmark = former.bookmark.is_some() || after_bookmark;
         let log = has_bookmark.then(|| FormerLog {
             is_paused: former.options.has(SubscribeOptions::PAUSED),
             // For a waiting replacement, the server has the end.
-            has_end: OptionSet::from(&former.subscribe(None)).has(OptionName::Until) && !after_bookmark,
+            has_end: OptionSet::from(&former.subscribe(&Lists::default())).has(OptionName::Until)
+                && !after_bookmark,
         });
         let (mut family, mut is_page) = (
             Family::of(former.options),
@@ -293,7 +312,8 @@ impl Subscriptions {
             let options = SubscribeOptions(subscribe.options.0 & !SubscribeOptions::SOW.0);
             subscribe = Subscribe { options, order_by: None, top_n: None, skip_n: None, ..subscribe };
         }
-        let former = Former { family, is_page, log };
+        let is_aggregated = former.records.as_ref().is_some_and(|records| records.projection.is_some());
+        let former = Former { family, is_page, is_aggregated, log };
         Request::replacing(&subscribe, &former).map(|_| ()).map_err(|error| bad_option(&error))
     }
 
@@ -675,8 +695,8 @@ impl Subscriptions {
         let top_n = records.and_then(|records| records.top_n).filter(|_| !entry.accepted || skip_n.is_some());
         // After a bookmark they also apply to the messages of the log.
         let is_keyed = records.is_some() || has_bookmark || spec.bookmark.is_some();
-        let keys = spec.keys().filter(|_| is_keyed);
-        let begun = spec.subscribe(keys.as_deref());
+        let lists = spec.lists();
+        let begun = spec.subscribe(&lists);
         let subscribe = Subscribe {
             command,
             acks,
@@ -686,6 +706,7 @@ impl Subscriptions {
             order_by: begun.order_by.filter(|_| records.is_some()),
             top_n,
             skip_n,
+            keys: begun.keys.filter(|_| is_keyed),
             ..begun
         };
         quire_command::Command::Subscribe(subscribe).encode(out);

@@ -350,6 +350,11 @@ pub struct Subscribe<'a> {
     /// With [`SubscribeOptions::SOW`]: only the records with these keys, and messages with these
     /// keys.
     pub keys: Option<Keys<'a>>,
+    /// With [`SubscribeOptions::SOW`]: a record of computed fields for each group of records,
+    /// instead of the records.
+    pub projection: Option<Texts<'a>>,
+    /// With `projection`: the fields that make the groups. `None` = one group.
+    pub grouping: Option<Texts<'a>>,
 }
 
 /// Ends a subscription.

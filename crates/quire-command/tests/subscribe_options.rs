@@ -100,7 +100,7 @@ fn an_error_names_options_as_the_user_writes_them() {
     assert_eq!(error.reason(Spelling::Argument), reason);
     assert_eq!(error.reason(Spelling::Flag), "it requires --sow or --delta");
     // Made with `delta_subscribe` or with `sow_and_delta_subscribe`.
-    let error = check([OptionName::Conflation, OptionName::Delta].into_iter().collect()).unwrap_err();
+    let error = check([OptionName::SkipN, OptionName::Delta].into_iter().collect()).unwrap_err();
     for spelling in [Spelling::Wire, Spelling::Argument, Spelling::Flag] {
         let reason = error.reason(spelling);
         assert!(reason.starts_with("it does not go together with a delta subscription"), "{reason}");
@@ -130,7 +130,7 @@ fn a_kind_has_the_options_of_its_kind() {
 fn a_replacement_keeps_what_the_log_of_the_former_subscription_has() {
     use OptionName::*;
     let log = FormerLog { is_paused: false, has_end: false };
-    let former = Former { family: Family::Subscribe, is_page: false, log: Some(log) };
+    let former = Former { family: Family::Subscribe, is_page: false, is_aggregated: false, log: Some(log) };
     let replacing = |options: &[OptionName], former: &Former| {
         Request::replacing(&command(options), former).map_err(|error| error.to_string())
     };
@@ -150,7 +150,8 @@ fn a_replacement_keeps_what_the_log_of_the_former_subscription_has() {
     assert!(replacing(&[Replace, Rate], &ordinary).unwrap_err().starts_with("rate: it requires bookmark"));
     let family = replacing(&[Replace, Delta], &ordinary).unwrap_err();
     assert!(family.starts_with("replace: the subscription was made with subscribe, and delta_subscribe"));
-    let page = Former { is_page: true, family: Family::SowAndSubscribe, log: None };
+    let family = Family::SowAndSubscribe;
+    let page = Former { is_page: true, is_aggregated: false, family, log: None };
     assert!(replacing(&[Replace, Sow], &page).unwrap_err().starts_with("replace: a page is replaced"));
 }
 

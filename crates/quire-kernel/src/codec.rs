@@ -7,10 +7,10 @@
 //! This is the only module that imports a wire protocol. Another protocol is another variant of
 //! [`Codec`] and of [`Encoder`].
 
-use quire_command::{Code, Command, Message, Publish, Reply};
+use quire_command::{Code, Command, Message, MessageKind, Publish, RecordHash, Reply};
 use quire_wire::{
     Decode, Encode, FRAME_OVERHEAD_MAX, Inbox, LENGTH_SIZE, LOGON_FRAME_SIZE_MAX, VERSION, WireError,
-    copy_bookmark, copy_others_than_messages, encode_without_data, publishes,
+    copy_bookmark, copy_others_than_messages, decode_message, encode_without_data, publishes,
 };
 
 /// Decodes the commands of one connection. Holds the received part of an unfinished command.
@@ -158,6 +158,19 @@ impl Encoder {
     pub fn copy_others_than_messages(self, frames: &[u8], out: &mut Vec<u8>) {
         match self {
             Encoder::Quire => copy_others_than_messages(frames, out),
+        }
+    }
+
+    /// The encoded message with other data: the fields of a record that differ.
+    pub fn as_delta(self, frame: Vec<u8>, data: &[u8], hash: RecordHash) -> Vec<u8> {
+        match self {
+            Encoder::Quire => {
+                let Ok(message) = decode_message(&frame[self.head_size()..]) else { return frame };
+                let mut out = Vec::with_capacity(frame.len());
+                let message = Message { data, kind: MessageKind::Delta(hash), ..message };
+                self.put_message(&message, &mut out);
+                out
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use quire_journal::Record;
 
 use super::Timer;
 use crate::scan::{context_of, message_of};
-use crate::subscription::{Conflation, ServedBy, SubscriptionId, ViewChange};
+use crate::subscription::{Conflation, DeltaChange, ServedBy, SubscriptionId, ViewChange};
 use quire_command::Message;
 use quire_expression::filter::MessageContext;
 
@@ -64,13 +64,15 @@ impl Context {
     }
 
     /// Sends a subscription the change of a record in its view, or holds it for conflation. Without
-    /// `oof`, no message is sent for a record that leaves the view.
+    /// `oof`, no message is sent for a record that leaves the view. `delta`: the change for a
+    /// conflated delta subscription.
     pub fn deliver_view_change(
         &mut self,
         id: SubscriptionId,
         context: &MessageContext<'_>,
         message: &Message<'_>,
         change: ViewChange,
+        delta: Option<&DeltaChange<'_>>,
     ) {
         let Some(subscription) = self.clients.subscriptions.get(id) else { return };
         let is_told = change != ViewChange::Left || subscription.wanted.wants_oof();
@@ -87,7 +89,7 @@ impl Context {
             conflation.encoder.put_message(&message, &mut frame);
         }
         let now = self.clock.now.instant;
-        self.hold_with(id, |conflation| conflation.hold_change(now, &key, change, frame));
+        self.hold_with(id, |conflation| conflation.hold_change(now, &key, change, frame, delta));
         self.check_backlog(session);
     }
 

@@ -324,6 +324,12 @@ pub struct TableFigures {
     /// records of its source that have changed, and are not copied yet.
     #[serde(rename = "waiting_changes", skip_serializing_if = "Option::is_none")]
     pub waiting_count: Option<u64>,
+    /// The different computations of aggregated subscriptions to the topic.
+    #[serde(rename = "aggregations")]
+    pub computation_count: u64,
+    /// Bytes of memory of these computations.
+    #[serde(rename = "aggregation_memory")]
+    pub computation_size: u64,
     /// For a conflated topic: the time between two changes of one record, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval_ms: Option<u64>,

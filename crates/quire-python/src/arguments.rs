@@ -57,6 +57,8 @@ impl From<SpecArgument> for SubscriptionSpec {
                 top_n: records.top_n,
                 skip_n: records.skip_n,
                 keys: records.keys,
+                projection: records.projection,
+                grouping: records.grouping,
             }),
             renewal: Renewal::default(),
         }
@@ -70,6 +72,8 @@ struct RecordsArgument {
     top_n: Option<u32>,
     skip_n: Option<u32>,
     keys: Option<Vec<String>>,
+    projection: Option<Vec<String>>,
+    grouping: Option<Vec<String>>,
 }
 
 /// A query: `quire.client._records.QuerySpec`, member by member.

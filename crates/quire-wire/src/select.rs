@@ -40,6 +40,12 @@ impl Encode for Subscribe<'_> {
             }
             let Subscribe { order_by, top_n, skip_n, keys, .. } = *self;
             ResultFields { order_by, top_n, skip_n, keys }.put(out);
+            if let Some(projection) = self.projection {
+                put_field(out, 21, projection.as_bytes());
+            }
+            if let Some(grouping) = self.grouping {
+                put_field(out, 22, grouping.as_bytes());
+            }
         });
     }
 }
@@ -64,6 +70,8 @@ impl<'a> FromBody<'a> for Subscribe<'a> {
                 11 => subscribe.conflation_ns = Some(fields.u64(value, "conflation")?),
                 12 => subscribe.conflation_key = Some(fields.text(value, "conflation_key")?),
                 13 => subscribe.select = Some(fields.text(value, "select")?),
+                21 => subscribe.projection = Some(take_texts(&fields, value, "projection")?),
+                22 => subscribe.grouping = Some(take_texts(&fields, value, "grouping")?),
                 tag => result.take(&fields, tag, value)?,
             }
         }

@@ -46,6 +46,8 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
         top_n: None,
         skip_n: None,
         keys: None,
+        projection: None,
+        grouping: None,
     };
     let query = Query {
         projection: None,
@@ -150,6 +152,15 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
                 top_n: Some(10),
                 skip_n: Some(20),
                 keys: Some(keys),
+                ..subscribe.clone()
+            }),
+        ),
+        (
+            "subscribe.groups",
+            Command::Subscribe(Subscribe {
+                options: SubscribeOptions::SOW,
+                projection: Texts::from_bytes(b"\x0e\0\0\0COUNT(1) AS /n"),
+                grouping: Texts::from_bytes(b"\x02\0\0\0/a"),
                 ..subscribe.clone()
             }),
         ),

@@ -126,13 +126,20 @@ proptest! {
         rate in proptest::option::of(text(20)), rate_max_gap_ns: Option<u64>,
         conflation_ns: Option<u64>, conflation_key in proptest::option::of(text(60)),
         select in proptest::option::of(text(60)), order_by in proptest::option::of(text(60)), top_n: Option<u32>, skip_n: Option<u32>,
-        keys in keys(),
+        keys in keys(), texts in proptest::option::of(vec(text(40), 0..5)),
     ) {
         let keys = keys.as_deref().and_then(Keys::from_bytes);
+        let texts = texts.map(|texts| {
+            let mut packed = Vec::new();
+            texts.iter().for_each(|text| put_text(&mut packed, text));
+            packed
+        });
+        let texts = texts.as_deref().and_then(Texts::from_bytes);
         client_round_trip(&Command::Subscribe(Subscribe {
             command, acks: Acks(acks), subscription, topic: &topic, filter: filter.as_deref(), bookmark: bookmark.as_deref(),
             options: SubscribeOptions(options), max_backlog, rate: rate.as_deref(), rate_max_gap_ns, conflation_ns,
             conflation_key: conflation_key.as_deref(), select: select.as_deref(), order_by: order_by.as_deref(), top_n, skip_n, keys,
+            projection: texts, grouping: texts,
         }));
     }
 

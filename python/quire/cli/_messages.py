@@ -156,7 +156,7 @@ def _headers(options: list[str]) -> dict[str, str]:
 _OF_THE_COMMAND = frozenset({"ack", "sow", "delta", "count", "timeout", "format"})
 #: Options of `subscribe` that `check_options` of the core does not get: those of the command, those
 #: that go together with every other one, and `bookmark`, which it gets as a value.
-_WITHOUT_RULES = frozenset({"ack", "filter", "bookmark", "select", "count", "timeout", "format"})
+_WITHOUT_RULES = frozenset({"ack", "filter", "bookmark", "count", "timeout", "format"})
 
 
 def subscribe(topic: str, options: SubscribeOptions, *, url: str | None, as_json: bool) -> int:

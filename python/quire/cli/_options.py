@@ -209,6 +209,11 @@ class SubscribeOptions:
     conflation_key
         Fields that are the key, as in /symbol,/side. Default: the key of the record in a last-value topic.
         Requires --conflation.
+    projection
+        Field of a record for each group of records, as in "SUM(/qty) AS /total". Repeat the option for more fields.
+        Requires --sow.
+    grouping
+        Field that makes the groups, as in /account. Repeat the option for more fields. Default: one group.
     count
         Stop after this number of messages.
     timeout
@@ -235,6 +240,8 @@ class SubscribeOptions:
     keys: str | None = None
     conflation: str | None = None
     conflation_key: str | None = None
+    projection: Annotated[list[str] | None, Parameter(negative="")] = None
+    grouping: Annotated[list[str] | None, Parameter(negative="")] = None
     count: int | None = None
     timeout: str | None = None
     format: Format = "json"

@@ -632,6 +632,10 @@ class Client(ClientBase[Subscription]):
           newest. A record that comes and goes within an interval gives no message. The records of the query
           are not delayed
         - `conflation_key`: fields that are the key instead of that of the record. Not with `oof` or `skip_n`
+        - `projection`, `grouping`: instead of the records, one record for each group of them, as in `sow`. Each
+          change of a record changes its groups. `filter` and `keys` select the records that are aggregated. A
+          group without records leaves with `"oof"`. Not with `bookmark`, `skip_n`, `select`, `conflation_key`
+          or a pattern, and such a subscription cannot be replaced
         - `on_message`, `sub_id`, `timeout`: as in `subscribe`
 
         On a topic that keeps no last values, the result is empty and the subscription is an ordinary one.
@@ -654,6 +658,8 @@ class Client(ClientBase[Subscription]):
         - `oof`: deliver `"oof"` when a record leaves the view. See `sow_and_subscribe`
         - `no_empties`: deliver nothing for a publish in which no field differs. Without it, the message has the
           key fields only
+        - `conflation`: deliver at most one message about each record in each interval of this length: the
+          fields that any of the changes has, with their newest values
         - `completed`: as in `subscribe`
         - the arguments that only `subscribe` has raise `ConfigError`, unless they have their default values
 
@@ -674,9 +680,10 @@ class Client(ClientBase[Subscription]):
         The messages of changes are those of `delta_subscribe`. After a reconnect, new and changed records are
         delivered whole. A message whose `is_delta` is `False` replaces the record that the program has.
 
-        - `no_empties`: as in `delta_subscribe`
-        - the other arguments: as in `sow_and_subscribe`, which also has pages, bookmarks and conflation, and
-          delivers whole messages. With `top_n`, changes of the other records are delivered as differences, too
+        - `no_empties`, `conflation`: as in `delta_subscribe`
+        - the other arguments: as in `sow_and_subscribe`, which also has pages and bookmarks, and delivers whole
+          messages. With `projection` and `grouping`, the fields of groups that differ. With `top_n`, changes of
+          the other records are delivered as differences, too
         - the arguments that only `sow_and_subscribe` has raise `ConfigError`, unless they have their default values
 
         Raises the errors of `subscribe`.
@@ -734,6 +741,7 @@ class Client(ClientBase[Subscription]):
         - `select`: the part of each record to keep, as entries such as "-/", "+/symbol", "+/price"; with the
           fields of `key`
         - `conflation`: shortest time between two changes of one record
+        - `projection`, `grouping`: the table has groups of records, as in `sow_and_subscribe`
         - `timeout`: how long to wait for the server, instead of `command_timeout`
 
         The call returns when the server has accepted the subscription. `table.ready` is set when the table has

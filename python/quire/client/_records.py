@@ -79,6 +79,8 @@ class Records:
     skip_n: int | None = None
     keys: list[str] | None = None
     oof: bool = False
+    projection: list[str] | None = None
+    grouping: list[str] | None = None
 
     def with_changes(self, changed: dict[str, Any]) -> Records:
         """The query with other members. Raises `ConfigError` for those that only a page can change."""
@@ -157,6 +159,7 @@ class DeltaSpec:
     select: str | Iterable[str] | None = None
     oof: bool = False
     no_empties: bool = False
+    conflation: Duration | None = None
     completed: bool = False
     on_message: Handler | None = None
     sub_id: str | None = None
@@ -177,6 +180,7 @@ class DeltaSpec:
             on_message=self.on_message,
             sub_id=self.sub_id,
             timeout=self.timeout,
+            conflation=self.conflation,
             oof=self.oof,
             delta=Differences(self.no_empties),
         )
@@ -201,8 +205,11 @@ class _RecordsSpec:
     top_n: int | None = None
     keys: str | Iterable[str] | None = None
     select: str | Iterable[str] | None = None
+    projection: str | Iterable[str] | None = None
+    grouping: str | Iterable[str] | None = None
     batch_size: int | None = None
     oof: bool = False
+    conflation: Duration | None = None
     completed: bool = False
     on_message: Handler | None = None
     sub_id: str | None = None
@@ -220,11 +227,16 @@ class _RecordsSpec:
             keys=keys_to_core(self.keys),
             batch_size=_batch_size(self.batch_size),
         )
+        if self.projection is not None:
+            _set(self, projection=texts_to_core(self.projection, "projection"))
+        if self.grouping is not None:
+            _set(self, grouping=texts_to_core(self.grouping, "grouping"))
 
     @property
     def spec(self) -> SpecWithRecords:
         """The arguments of the subscription."""
         keys: Any = self.keys
+        groups: Any = {"projection": self.projection, "grouping": self.grouping}
         return SpecWithRecords(
             self.topic,
             filter=self.filter,
@@ -233,7 +245,8 @@ class _RecordsSpec:
             on_message=self.on_message,
             sub_id=self.sub_id,
             timeout=self.timeout,
-            query=Records(self.order_by, self.top_n, None, keys, self.oof),
+            conflation=self.conflation,
+            query=Records(self.order_by, self.top_n, None, keys, self.oof, **groups),
             batch_size=self.batch_size,
         )
 
@@ -249,7 +262,6 @@ class RecordsSpec(_RecordsSpec):
     paused: bool = False
     rate: Rate | None = None
     rate_max_gap: Duration | None = None
-    conflation: Duration | None = None
     conflation_key: str | Iterable[str] | None = None
 
     def __post_init__(self) -> None:
@@ -272,7 +284,6 @@ class RecordsSpec(_RecordsSpec):
             paused=self.paused,
             rate=self.rate,
             rate_max_gap=self.rate_max_gap,
-            conflation=self.conflation,
             conflation_key=self.conflation_key,
         )
 

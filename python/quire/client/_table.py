@@ -83,6 +83,8 @@ class TableSpec:
     on_change: Callable[[Change], Awaitable[None] | None] | None = None
     select: str | Iterable[str] | None = None
     conflation: Duration | None = None
+    projection: str | Iterable[str] | None = None
+    grouping: str | Iterable[str] | None = None
     timeout: Duration | None = None
 
     def __post_init__(self) -> None:
@@ -314,6 +316,8 @@ class TableBase(Mapping[TableKey, Message], Generic[S]):
             select=spec.select,
             oof=True,
             conflation=spec.conflation,
+            projection=spec.projection,
+            grouping=spec.grouping,
             on_message=handler,
             timeout=spec.timeout,
         )

@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::PublishStream;
 use crate::context::Context;
 use crate::slice::WEIGHED_EFFORT;
-use crate::subscription::{Delta, Replaced, SowView, SowViews, SubscriptionId};
+use crate::subscription::{Delta, Replaced, ServedBy, SowView, SowViews, SubscriptionId};
 
 /// Effort that the filter of a delta subscription may take for one message: a few milliseconds, as
 /// for `oof`. A subscription whose filter is not decided within this effort is ended, because its
@@ -98,7 +98,7 @@ impl PublishStream {
     }
 
     /// Serves a delta subscription that had the replaced record in view. Returns false for any
-    /// other subscription, which receives the whole message.
+    /// other subscription, which receives the whole message. The table serves conflated ones.
     pub(super) fn serve_change(
         &mut self,
         cx: &mut Context,
@@ -111,6 +111,9 @@ impl PublishStream {
         let Change { replaced, shared } = change;
         let Some(subscription) = cx.clients.subscriptions.get(id) else { return false };
         let Some(delta) = &view.delta else { return false };
+        if subscription.served_by == ServedBy::Table {
+            return true;
+        }
         if !subscription.wanted.wants_key(message.key) || !view.had(replaced.position, replaced.expires) {
             return false;
         }

@@ -178,7 +178,7 @@ impl Tables {
 }
 
 /// The mistake, with the option that has it.
-fn refusal(mistake: &AssignmentError, projection: &[String]) -> String {
+pub(super) fn refusal(mistake: &AssignmentError, projection: &[String]) -> String {
     let is_of_projection =
         projection.is_empty() || projection.get(mistake.number - 1).is_some_and(|text| *text == mistake.text);
     format!("{}: {mistake}", if is_of_projection { "projection" } else { "grouping" })

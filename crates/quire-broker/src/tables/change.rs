@@ -4,8 +4,8 @@
 //! was changed: a publish, a delete, and the end of a lifetime. A [`Change`] has the record before
 //! it and after it. Services that follow the records of a topic receive the change there:
 //! subscriptions with `oof` (`view.rs`), and pages and conflated subscriptions with `oof`
-//! (`follow.rs`). Views get a copy (`derived.rs`), and conflated topics note the key
-//! (`conflated.rs`). A start restores records without changes, so
+//! (`follow.rs`). Views (`derived.rs`) and aggregated subscriptions (`aggregated.rs`) get a copy,
+//! and conflated topics note the key (`conflated.rs`). A start restores records without changes, so
 //! such a service reads the tables first.
 
 use quire_command::OofReason;
@@ -45,7 +45,7 @@ impl Tables {
     /// A table has made this change.
     pub(super) fn changed(&mut self, cx: &mut Context, id: TableId, made: RowChange<'_>) {
         self.note_expiry(id);
-        let Tables { all, arena, leaving, has_empty, views, derived, conflated, .. } = self;
+        let Tables { all, arena, leaving, has_empty, views, derived, conflated, computations, .. } = self;
         let state = &all[id.0 as usize];
         *has_empty |= made.new.is_none() && state.table.is_empty();
         let change = Change {
@@ -57,6 +57,9 @@ impl Tables {
         change.find_leaving(cx, views, arena, leaving);
         if !state.views.is_empty() {
             derived.add(id, &change, made.timestamp);
+        }
+        if !state.computations.is_empty() {
+            computations.add(&state.computations, &change, made.timestamp);
         }
         if !state.copies.is_empty() {
             conflated.note(cx.clock.now.instant, all, id, &made);

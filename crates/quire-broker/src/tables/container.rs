@@ -94,16 +94,7 @@ impl Tables {
         let message_type = definition.message_type;
         let table = definition.new_table(&self.memory).map_err(|error| error.to_string())?;
         let state = TableState::new(definition, table, Some(id), container.snapshot_position);
-        let table = match self.free.pop() {
-            Some(free) => {
-                self.all[free.0 as usize] = state;
-                free
-            }
-            None => {
-                self.all.push(state);
-                TableId(self.all.len() as u32 - 1)
-            }
-        };
+        let table = self.place(state);
         self.containers[id.0 as usize].tables.push(table);
         self.keep_order(cx, table);
         // The message that needs the table can still be refused.
@@ -140,7 +131,7 @@ impl Tables {
                 }
             }
             if subscription.served_by == ServedBy::Table {
-                state.followers.add_conflated(id);
+                state.followers.add(id);
             } else if subscription.wanted.wants_oof() {
                 state.watchers.push(id);
             }
@@ -213,6 +204,8 @@ impl Tables {
             waiting_count: None,
             behind_ns: None,
             view: None,
+            computation_count: 0,
+            computation_size: 0,
         };
         for id in &container.tables {
             let state = &self.all[id.0 as usize];

@@ -204,9 +204,9 @@ impl Tables {
         current.is_some() || !waiting.is_empty() || *has_touched
     }
 
-    /// The bytes of the changes that wait for views.
+    /// The bytes of the changes that wait for views and aggregated subscriptions.
     pub(crate) fn waiting_changes_size(&self) -> usize {
-        self.derived.waiting.size()
+        self.derived.waiting.size() + self.pending_changes_size()
     }
 
     /// Passes the oldest waiting change to the views of its topic, or continues with it. Then

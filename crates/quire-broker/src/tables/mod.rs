@@ -18,6 +18,8 @@
 //! - [`copy_next`](Tables::copy_next): once per turn, for the conflated topics (`conflated.rs`).
 //! - [`derive_next`](Tables::derive_next), [`next_update`](Tables::next_update): once per turn, for
 //!   the views (`derived.rs`).
+//! - [`compute_next`](Tables::compute_next): once per turn, for aggregated subscriptions
+//!   (`aggregated.rs`).
 //! - [`next_expired`](Tables::next_expired), [`next_portion`](Tables::next_portion),
 //!   [`remove`](Tables::remove), [`serve`](Tables::serve), [`next_timeout`](Tables::next_timeout):
 //!   once per turn.
@@ -31,6 +33,7 @@
 //! view of a subscription (`view.rs`).
 
 mod aggregate;
+mod aggregated;
 mod change;
 mod conflated;
 mod container;
@@ -77,6 +80,7 @@ use crate::stats::{Page, TableChanges, TableFigures, TopicStats};
 use crate::subscription::{Begun, Replaced, SowViews, SubscriptionId, UNRECORDED_BEGIN};
 use crate::tail::{Consumed, LogConsumer};
 use crate::topic::{ContainerId, ContainerRoute, TableId, TableRoutes, TopicId};
+use aggregated::{ComputationId, Computations};
 use change::RowChange;
 use conflated::Conflated;
 pub(crate) use conflated::Copied;
@@ -141,6 +145,7 @@ pub(crate) struct Tables {
     unrecorded_count: u64,
     derived: Derived,
     conflated: Conflated,
+    computations: Computations,
     ahead: LookAhead,
     arena: Arena,
 }
@@ -162,6 +167,8 @@ struct TableState {
     views: Vec<usize>,
     /// The conflated topics that copy the topic, as the places of `conflated`.
     copies: Vec<usize>,
+    /// The computations of aggregated subscriptions to the topic.
+    computations: Vec<ComputationId>,
     /// The number of delta subscriptions.
     delta_count: usize,
     /// It was logged that a message has no value for a field of the key.
@@ -182,6 +189,8 @@ struct Following {
     /// The newest page of the subscription. It may still read the records, while an older page is
     /// in effect.
     page: Option<(TableId, PageId)>,
+    /// Of an aggregated subscription.
+    computation: Option<ComputationId>,
 }
 
 /// A message that becomes a record.
@@ -251,6 +260,7 @@ impl Tables {
         Ok(Tables {
             derived: Derived::new(&mut all),
             conflated: Conflated::new(&mut all),
+            computations: Computations::default(),
             all,
             containers: containers.into_iter().map(Container::new).collect(),
             free: Vec::new(),
@@ -292,6 +302,31 @@ impl Tables {
             tables: numbered.map(|(id, table)| (table.name.clone(), (id, table.message_type))).collect(),
             containers: definitions.iter().filter_map(container).collect(),
         }
+    }
+
+    /// A place for a new table.
+    fn place(&mut self, state: TableState) -> TableId {
+        match self.free.pop() {
+            Some(free) => {
+                self.all[free.0 as usize] = state;
+                free
+            }
+            None => {
+                self.all.push(state);
+                TableId(self.all.len() as u32 - 1)
+            }
+        }
+    }
+
+    /// The place of a table without readers is free again.
+    fn clear_place(&mut self, id: TableId) {
+        let state = self.state(id);
+        state.is_free = true;
+        state.followers = Followers::default();
+        if let Ok(empty) = Table::new(state.definition.config.clone(), &Memory::heap()) {
+            state.table = empty;
+        }
+        self.free.push(id);
     }
 
     /// The current instant, as the beginning of a subscription.
@@ -497,6 +532,7 @@ impl Tables {
             let figures = cx.topics.table(&topic.topic).map(|id| {
                 let mut figures = self.all[id.0 as usize].figures();
                 figures.waiting_count = self.conflated.waiting_count(id);
+                (figures.computation_count, figures.computation_size) = self.computations.figures(id);
                 self.describe_view(cx, id, &mut figures);
                 figures
             });
@@ -547,6 +583,7 @@ impl TableState {
             followers: Followers::default(),
             views: Vec::new(),
             copies: Vec::new(),
+            computations: Vec::new(),
             delta_count: 0,
             has_logged_missing: false,
             has_logged_forgotten: false,
@@ -557,12 +594,13 @@ impl TableState {
     }
 
     /// Whether a service reads the record that a message replaces: subscriptions with `oof`, pages,
-    /// delta subscriptions, and views.
+    /// delta subscriptions, views, and aggregated subscriptions.
     fn reads_previous(&self) -> bool {
         self.delta_count > 0
             || !self.watchers.is_empty()
             || !self.followers.is_empty()
             || !self.views.is_empty()
+            || !self.computations.is_empty()
     }
 
     fn figures(&self) -> TableFigures {
@@ -586,6 +624,8 @@ impl TableState {
             waiting_count: None,
             behind_ns: None,
             view: None,
+            computation_count: 0,
+            computation_size: 0,
         }
     }
 }

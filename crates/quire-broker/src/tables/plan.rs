@@ -60,6 +60,11 @@ impl RecordsPlan {
         RecordsPlan { tables: Vec::new(), ..self.clone() }
     }
 
+    /// The same for another table.
+    pub(super) fn over(self, table: TableId) -> Self {
+        RecordsPlan { tables: vec![table], ..self }
+    }
+
     /// Whether the subscription keeps a part of the result up to date.
     pub(crate) fn is_page(&self) -> bool {
         self.is_page
@@ -82,7 +87,12 @@ impl RecordsPlan {
         })
     }
 
-    fn query(&self, filter: Option<&Filter>, as_of: Option<AsOf>, copies_size_max: u64) -> table::Query {
+    pub(super) fn query(
+        &self,
+        filter: Option<&Filter>,
+        as_of: Option<AsOf>,
+        copies_size_max: u64,
+    ) -> table::Query {
         // Order and limits are those of the groups then.
         let is_whole = self.projection.is_some();
         table::Query {
@@ -238,7 +248,8 @@ impl Tables {
         self.check_types(&tables, filter.as_ref(), select.as_ref())?;
         let Query { order_by, skip_n, top_n, keys, .. } = *query;
         let projection = self.plan_projection(cx, id, query, &tables, grant)?;
-        let plan = self.plan(cx, id, tables, &Selected { order_by, skip_n, top_n, keys }, grant)?;
+        let plan =
+            self.plan(cx, id, tables, &Selected { order_by, skip_n, top_n, keys, groups: None }, grant)?;
         let plan = RecordsPlan { projection, ..plan };
         let (filter, select) = (cx.narrow(id, grant, filter)?, grant.select(select));
         Ok((plan, filter, Asker { command: query.command, acks: query.acks, number, select }))
@@ -280,6 +291,7 @@ impl Tables {
             total: Total::default(),
             select,
             groups,
+            awaiting: None,
             encoder,
             change: None,
             next: None,

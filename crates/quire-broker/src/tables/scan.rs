@@ -9,6 +9,7 @@ use quire_expression::message_type::Arena;
 use quire_table::{PageId, Polled, Row, ScanId, Shown};
 
 use super::aggregate::Groups;
+use super::aggregated::Awaiting;
 use super::follow::refusal_of;
 use super::replace::{RowMessage, ViewDifference};
 use super::turned_page::PageDifference;
@@ -60,6 +61,8 @@ pub(super) struct Scan {
     pub select: Option<TopicSelect>,
     /// The groups of an aggregated query.
     pub groups: Option<Box<Groups>>,
+    /// The computation whose records an aggregated subscription waits for.
+    pub awaiting: Option<Box<Awaiting>>,
     pub encoder: Encoder,
     /// The difference between two views of a subscription.
     pub change: Option<Difference>,
@@ -308,6 +311,9 @@ impl Tables {
     fn step(&mut self, cx: &mut Context, scan: &mut Scan) -> Step {
         if scan.page.is_some() {
             return self.step_page(cx, scan);
+        }
+        if scan.awaiting.is_some() {
+            return self.step_computation(cx, scan);
         }
         if scan.groups.is_some() {
             return self.step_groups(cx, scan);

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use quire_command::subscribe::{Request, Selected};
 use quire_command::{Acks, Code};
+use quire_expression::filter::Filter;
 use quire_expression::select::Select;
 use quire_expression::topic::TopicSelector;
 use quire_table::AsOf;
 
+use super::aggregated::{Awaiting, GroupsPlan};
 use super::plan::Asker;
 use super::replace::View;
 use super::scan::drop_held;
@@ -26,6 +28,8 @@ pub(crate) struct ViewPlan {
     changes: Changes,
     /// The state of these records, when it is not the state at the command.
     asked: Option<AskedState>,
+    /// The records are those of groups.
+    groups: Option<GroupsPlan>,
 }
 
 /// The messages that a subscription receives about the records in its view.
@@ -67,9 +71,16 @@ impl ViewPlan {
         self.records.instant.is_some()
     }
 
+    /// Whether the records are those of groups. Filter and select list are then a part of their
+    /// computation.
+    pub(crate) fn is_aggregated(&self) -> bool {
+        self.groups.is_some()
+    }
+
     /// The source of the messages of a subscription without a bookmark.
     pub(crate) fn served_by(&self, is_conflated: bool) -> ServedBy {
-        let is_follower = self.records.is_page() || (self.changes.has_oof && is_conflated);
+        let needs_record = self.changes.has_oof || self.changes.delta.is_some();
+        let is_follower = self.records.is_page() || self.is_aggregated() || (is_conflated && needs_record);
         if is_follower { ServedBy::Table } else { ServedBy::Sow }
     }
 }
@@ -121,14 +132,23 @@ impl Tables {
         request: &Request<'_>,
         selector: &TopicSelector,
         asked: Option<AskedState>,
-        grant: &Grant,
+        (grant, filter): (&Grant, Option<&Filter>),
     ) -> Result<Option<ViewPlan>, Refused> {
         if matches!(request, Request::Stream(_) | Request::Log(_)) {
             return Ok(None);
         }
+        if let Some(selected) = request.selection()
+            && let Some(groups) = &selected.groups
+        {
+            let groups = self.plan_groups(cx, id, selector, groups, (filter, selected.keys), grant)?;
+            let wanted = Selected { keys: None, groups: None, ..*selected };
+            let records = self.plan(cx, id, vec![groups.source()], &wanted, grant)?;
+            let (changes, groups) = (Changes::of(request), Some(groups));
+            return Ok(Some(ViewPlan { records, changes, asked: None, groups }));
+        }
         let mut named = cx.topics.tables_of(selector);
         self.retain_visible(&mut named, grant);
-        let Selected { order_by, top_n, skip_n, keys } = request.selection().copied().unwrap_or_default();
+        let Selected { order_by, top_n, skip_n, keys, .. } = request.selection().copied().unwrap_or_default();
         if skip_n.is_some() && matches!(selector, TopicSelector::Pattern(_)) {
             let reason = format!(
                 "skip_n: a page is of one topic, and {:?} is a pattern; name the topic",
@@ -154,9 +174,10 @@ impl Tables {
         }
         // Without last-value topics no message has a key.
         let keys = keys.filter(|_| may_keep_values || !named.is_empty());
-        let records = self.plan(cx, id, named, &Selected { order_by, top_n, skip_n, keys }, grant)?;
+        let records =
+            self.plan(cx, id, named, &Selected { order_by, top_n, skip_n, keys, groups: None }, grant)?;
         let records = if skip_n.is_some() { records.into_page()? } else { records };
-        Ok(Some(ViewPlan { records, changes: Changes::of(request), asked }))
+        Ok(Some(ViewPlan { records, changes: Changes::of(request), asked, groups: None }))
     }
 
     /// The records of a view are the state of an instant; `None`: the current state. Returns the
@@ -218,11 +239,14 @@ impl Tables {
         &mut self,
         cx: &mut Context,
         subscription_id: SubscriptionId,
-        ViewPlan { records: mut plan, .. }: ViewPlan,
+        ViewPlan { records: mut plan, groups, .. }: ViewPlan,
         command: u32,
         acks: Acks,
         former: Option<FormerView>,
     ) {
+        if let Some(groups) = groups {
+            return self.begin_aggregated(cx, subscription_id, plan, groups, (command, acks));
+        }
         let subscription = &cx.clients.subscriptions.all[subscription_id];
         let (id, number, filter) =
             (subscription.session, subscription.number, subscription.wanted.filter.clone());
@@ -248,7 +272,7 @@ impl Tables {
             tables.push(former_table);
             held_size.get_or_insert(0);
         }
-        self.subscriptions.insert(subscription_id, Following { tables, is_delta, page });
+        self.subscriptions.insert(subscription_id, Following { tables, is_delta, page, computation: None });
         // Without `sow`, no records are sent.
         let Some(held_size) = held_size else { return };
         let is_of_change = former.is_some();
@@ -276,6 +300,37 @@ impl Tables {
         cx.clock.wants_turn = true;
     }
 
+    /// An aggregated subscription first receives the records of its groups. It follows them when
+    /// their computation is ready.
+    fn begin_aggregated(
+        &mut self,
+        cx: &mut Context,
+        id: SubscriptionId,
+        plan: RecordsPlan,
+        groups: GroupsPlan,
+        (command, acks): (u32, Acks),
+    ) {
+        let subscription = &cx.clients.subscriptions.all[id];
+        let (session, number) = (subscription.session, subscription.number);
+        let held_size = subscription.delivery.gate.held_size().unwrap_or_default();
+        let computation = match self.join_computation(cx, (id, session), groups) {
+            Ok(computation) => computation,
+            Err(refused) => return cx.end_subscription(id, refused.code, &refused.reason),
+        };
+        let following =
+            Following { tables: Vec::new(), is_delta: false, page: None, computation: Some(computation) };
+        self.subscriptions.insert(id, following);
+        let asker = Asker { command, acks, number, select: None };
+        match self.open(cx, session, &plan.without_tables(), None, asker, None) {
+            Ok(scan) => {
+                let awaiting = Some(Box::new(Awaiting::new(computation, plan)));
+                self.scanning.push_after(Scan { subscription: Some(id), awaiting, ..scan }, held_size);
+            }
+            Err(refused) => cx.end_subscription(id, refused.code, &refused.reason),
+        }
+        cx.clock.wants_turn = true;
+    }
+
     /// A subscription is about to be replaced. Returns its view, if it has one. Its scans continue,
     /// and so does its page.
     pub(crate) fn part(&mut self, cx: &mut Context, id: SubscriptionId) -> Option<FormerView> {
@@ -284,7 +339,7 @@ impl Tables {
             return None;
         };
         let begun = view.begun.time;
-        let Following { tables, is_delta, page } = self.subscriptions.remove(&id)?;
+        let Following { tables, is_delta, page, .. } = self.subscriptions.remove(&id)?;
         if page.is_none() {
             self.unwatch(id, &tables, is_delta);
         }
@@ -305,9 +360,12 @@ impl Tables {
     /// The subscription is about to be removed, or receives no more messages.
     pub(crate) fn end(&mut self, cx: &mut Context, id: SubscriptionId) {
         self.views.remove(id);
-        let Some(Following { tables, is_delta, .. }) = self.subscriptions.remove(&id) else { return };
-        self.unwatch(id, &tables, is_delta);
+        let Some(following) = self.subscriptions.remove(&id) else { return };
+        self.unwatch(id, &following.tables, following.is_delta);
         self.end_scans(id);
         drop_held(cx, id);
+        if let Some(computation) = following.computation {
+            self.leave_computation(computation, id);
+        }
     }
 }

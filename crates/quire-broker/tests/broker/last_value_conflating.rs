@@ -76,6 +76,93 @@ fn oof_replaces_the_message_that_is_held() {
     assert_eq!(after_a_second(&mut pair), expected);
 }
 
+/// As [`conflated`], and of each record the fields that differ.
+fn conflated_delta(number: u32) -> Subscribe<'static> {
+    Subscribe { conflation_ns: Some(1_000_000_000), ..sow_delta(number, "orders") }
+}
+
+fn put_all(pair: &mut Pair, sequence: u64, messages: &[&str]) {
+    for (sequence, data) in (sequence..).zip(messages) {
+        pair.publish(1, sequence, "orders", data);
+    }
+    pair.turn();
+}
+
+#[test]
+fn deltas_of_an_interval_are_merged_and_fields_may_have_their_old_value() {
+    let mut pair = with_topics([sow_topic("orders")]);
+    put_all(&mut pair, 1, &[r#"{"id":99,"status":"open","notes":"none","xref":82}"#]);
+    pair.subscribe(2, &conflated_delta(3));
+    pair.turn();
+    assert_eq!(pair.take_rows(2), [r#"={"id":99,"status":"open","notes":"none","xref":82}"#]);
+    put_all(
+        &mut pair,
+        2,
+        &[
+            r#"{"id":99,"status":"pending","notes":"none","xref":82}"#,
+            r#"{"id":99,"status":"pending","notes":"urgent","xref":82}"#,
+            r#"{"id":99,"status":"open","notes":"urgent","xref":82}"#,
+            r#"{"id":99,"status":"open","notes":"none","xref":82}"#,
+        ],
+    );
+    assert_eq!(after_a_second(&mut pair), [r#"~{"id":99,"status":"open","notes":"none"}"#]);
+    // An object that becomes another one.
+    put_all(
+        &mut pair,
+        6,
+        &[r#"{"id":99,"a":{"b":1,"z":9}}"#, r#"{"id":99,"a":5}"#, r#"{"id":99,"a":{"b":1,"c":2}}"#],
+    );
+    assert_eq!(
+        after_a_second(&mut pair),
+        [r#"~{"id":99,"a":{"b":1,"c":2},"status":null,"notes":null,"xref":null}"#]
+    );
+    put_all(&mut pair, 9, &[r#"{"id":99,"a":5}"#, r#"{"id":99,"a":{"b":1}}"#]);
+    assert_eq!(after_a_second(&mut pair), [r#"~{"id":99,"a":{"b":1,"c":null}}"#]);
+}
+
+#[test]
+fn a_conflated_delta_subscription_gets_whole_records_that_come_into_view() {
+    let mut pair = with_topics([sow_topic("orders")]);
+    put(&mut pair, 1, 1, 5);
+    put(&mut pair, 2, 2, 5);
+    let options = SubscribeOptions::DELTA.and(SubscribeOptions::NO_EMPTIES).and(SubscribeOptions::OOF);
+    let wanted = Subscribe { filter: Some("/n > 2"), ..conflated_delta(3) };
+    pair.subscribe(2, &Subscribe { options, ..wanted });
+    pair.turn();
+    pair.take(2);
+    // It leaves the view and enters it again, another one enters it, and one leaves it.
+    for (sequence, id, n) in [(3, 1, 1), (4, 1, 7), (5, 3, 8), (6, 3, 9), (7, 2, 6), (8, 2, 0)] {
+        put(&mut pair, sequence, id, n);
+    }
+    let expected = [r#"+{"id":1,"n":7}"#, r#"+{"id":3,"n":9}"#, r#"-Match {"id":2,"n":0}"#];
+    assert_eq!(after_a_second(&mut pair), expected);
+    // No field differs at the end of the interval.
+    put(&mut pair, 9, 1, 8);
+    put(&mut pair, 10, 1, 7);
+    assert_eq!(after_a_second(&mut pair), Vec::<String>::new());
+    // Without `oof`, a record that enters the view again is whole.
+    let options = SubscribeOptions::DELTA;
+    pair.subscribe(2, &Subscribe { options, subscription: 4, command: 4, ..wanted });
+    pair.turn();
+    pair.take(2);
+    for (sequence, n) in [(11, 6), (12, 1), (13, 5)] {
+        put(&mut pair, sequence, 1, n);
+    }
+    pair.pass(Duration::from_millis(1001));
+    assert!(pair.take_rows(2).contains(&r#"+{"id":1,"n":5}"#.to_owned()));
+}
+
+#[test]
+fn a_select_list_applies_to_conflated_deltas_and_the_key_is_delivered_in_addition() {
+    let mut pair = with_topics([sow_topic("orders")]);
+    put_all(&mut pair, 1, &[r#"{"id":1,"a":1,"b":1}"#]);
+    pair.subscribe(2, &Subscribe { select: Some("-/,+/a"), ..conflated_delta(3) });
+    pair.turn();
+    assert_eq!(pair.take_rows(2), [r#"={"a":1}"#]);
+    put_all(&mut pair, 2, &[r#"{"id":1,"a":2,"b":2}"#, r#"{"id":1,"a":3,"b":3}"#]);
+    assert_eq!(after_a_second(&mut pair), [r#"~{"id":1,"a":3}"#]);
+}
+
 #[test]
 fn a_conflation_key_of_fields_wins_over_the_key_of_the_records() {
     let mut pair = with_topics([sow_topic("orders")]);
@@ -145,6 +232,8 @@ fn conflation_that_cannot_be_is_refused() {
         Subscribe { topic: "plain", ..conflated(3) },
         Subscribe { conflation_ns: None, conflation_key: Some("/n"), ..conflated(3) },
         Subscribe { conflation_key: Some("/n"), ..conflated(3) },
+        Subscribe { conflation_key: Some("/n"), ..conflated_delta(3) },
+        Subscribe { topic: "plain", ..conflated_delta(3) },
         Subscribe { conflation_ns: Some(999_999), ..conflated(3) },
     ] {
         pair.subscribe(2, &subscribe);

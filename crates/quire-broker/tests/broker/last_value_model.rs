@@ -151,7 +151,7 @@ struct Kind {
 fn kind() -> impl Strategy<Value = Kind> {
     (0..4u8, any::<bool>(), proptest::option::of(page())).prop_map(
         |(delta, is_conflated, page)| match delta {
-            0 => Kind { is_delta: true, is_conflated: false, page: None },
+            0 => Kind { is_delta: true, is_conflated, page: None },
             _ => Kind { is_delta: false, is_conflated, page },
         },
     )
@@ -458,7 +458,6 @@ impl World {
             }
             Step::Replace { number, selector, filter, is_conflated, page } => {
                 if let Some(view) = self.views.get_mut(&number).filter(|view| view.since.is_none()) {
-                    let is_conflated = is_conflated && !view.kind.is_delta;
                     let page = view.kind.page.map(|_| page);
                     let selector = if page.is_some() { selector % ALL } else { selector };
                     let kind = Kind { is_conflated, page, ..view.kind };

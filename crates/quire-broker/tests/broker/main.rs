@@ -1,6 +1,7 @@
 //! The broker behaves as docs/protocol.md and the seeds say: a real codec on the client's side, a
 //! real journal below, virtual time.
 
+mod aggregated_subscriptions;
 mod any_options;
 mod authenticating;
 mod beside_publishes;

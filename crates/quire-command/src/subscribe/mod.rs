@@ -14,6 +14,6 @@ mod request;
 
 pub use options::{OptionError, OptionName, OptionSet, Reason, Spelling, check, check_query};
 pub use request::{
-    Delivery, Deltas, Family, Former, FormerLog, Interval, Log, NotFound, Pace, Records, Request, Selected,
-    Stream,
+    Delivery, Deltas, Family, Former, FormerLog, GroupsWanted, Interval, Log, NotFound, Pace, Records,
+    Request, Selected, Stream,
 };

@@ -5,8 +5,9 @@ use std::fmt;
 use super::request::Family;
 use crate::command::{Query, Subscribe, SubscribeOptions};
 use OptionName::{
-    Bookmark, BookmarkNotFound, Conflation, ConflationKey, Deletions, Delta, FullyDurable, Keys, Live,
-    MaxBacklog, NoEmpties, Oof, OrderBy, Paused, Rate, RateMaxGap, Replace, SkipN, Sow, TopN, Until,
+    Bookmark, BookmarkNotFound, Conflation, ConflationKey, Deletions, Delta, FullyDurable, Grouping, Keys,
+    Live, MaxBacklog, NoEmpties, Oof, OrderBy, Paused, Projection, Rate, RateMaxGap, Replace, Select, SkipN,
+    Sow, TopN, Until,
 };
 
 macro_rules! options {
@@ -78,6 +79,12 @@ options! {
     NoEmpties = "no_empties";
     /// [`SubscribeOptions::REPLACE`].
     Replace = "replace";
+    /// The part of each message.
+    Select = "select";
+    /// Records of groups, with these fields.
+    Projection = "projection";
+    /// The fields that make the groups.
+    Grouping = "grouping";
 }
 
 /// The spelling of the names of options for the user of a program.
@@ -167,6 +174,9 @@ impl From<&Subscribe<'_>> for OptionSet {
             (Delta, has(Bits::DELTA)),
             (NoEmpties, has(Bits::NO_EMPTIES)),
             (Replace, has(Bits::REPLACE)),
+            (Select, subscribe.select.is_some()),
+            (Projection, subscribe.projection.is_some()),
+            (Grouping, subscribe.grouping.is_some()),
         ];
         let set: OptionSet =
             given.into_iter().filter_map(|(name, is_given)| is_given.then_some(name)).collect();
@@ -183,6 +193,9 @@ impl From<&Query<'_>> for OptionSet {
             (TopN, query.top_n.is_some()),
             (SkipN, query.skip_n.is_some()),
             (Keys, query.keys.is_some()),
+            (Select, query.select.is_some()),
+            (Projection, query.projection.is_some()),
+            (Grouping, query.grouping.is_some()),
         ];
         given.into_iter().filter_map(|(name, is_given)| is_given.then_some(name)).collect()
     }
@@ -272,6 +285,9 @@ const OF_QUEUES: &str = ": it limits the messages of a queue, and a queue keeps 
 const PERSISTED: &str = ": a delete is delivered when it is persisted";
 const CURRENT: &str =
     ": after the bookmark the messages come from the log, which does not tell when a record leaves";
+const KEY_OF_GROUP: &str = ": the messages of each group are conflated; leave it out";
+const OF_GROUPS: &str = ": the groups are those of the current records";
+const OWN_FIELDS: &str = ": a projection has its own fields; leave it out";
 const KEY_OF_RECORD: &str = ": messages about different records would replace each other; leave it out, and the key of each record is used";
 
 /// Every rule, in the order of the checks. The first broken rule is the error.
@@ -287,8 +303,6 @@ const RULES: &[OptionError] = &[
     excludes(Paused, Delta, WHOLE),
     excludes(Deletions, Delta, WHOLE),
     excludes(BookmarkNotFound, Delta, WHOLE),
-    excludes(Conflation, Delta, WHOLE),
-    excludes(ConflationKey, Delta, WHOLE),
     excludes(SkipN, Delta, WHOLE),
     excludes(MaxBacklog, Delta, OF_QUEUES),
     excludes(MaxBacklog, Sow, OF_QUEUES),
@@ -319,22 +333,35 @@ const RULES: &[OptionError] = &[
     excludes(Deletions, Conflation, ": a message that is held would come after the delete of its record"),
     excludes(Oof, Bookmark, CURRENT),
     excludes(SkipN, Bookmark, CURRENT),
+    excludes(ConflationKey, Delta, KEY_OF_RECORD),
     excludes(ConflationKey, Oof, KEY_OF_RECORD),
     excludes(ConflationKey, SkipN, KEY_OF_RECORD),
+    requires(Projection, &[Sow]),
+    requires(Grouping, &[Projection]),
+    excludes(Select, Projection, OWN_FIELDS),
+    excludes(ConflationKey, Projection, KEY_OF_GROUP),
 ];
 
-/// Checks whether options go together.
+/// The rules that only subscriptions have. A query of groups has pages, and earlier states.
+const RULES_OF_SUBSCRIPTIONS: &[OptionError] =
+    &[excludes(Projection, Bookmark, OF_GROUPS), excludes(Projection, SkipN, ": groups have no pages")];
+
+/// Checks whether options of a subscription go together.
 ///
 /// # Errors
 /// The first rule that is broken.
 pub fn check(options: OptionSet) -> Result<(), OptionError> {
+    check_rules(options, RULES).and_then(|()| check_rules(options, RULES_OF_SUBSCRIPTIONS))
+}
+
+fn check_rules(options: OptionSet, rules: &[OptionError]) -> Result<(), OptionError> {
     let is_broken = |rule: &&OptionError| match rule.reason {
         _ if !options.has(rule.option) => false,
         Reason::Requires(others, _) => !others.iter().any(|other| options.has(*other)),
         Reason::Excludes(other, _) => options.has(other),
         Reason::OtherFamily { .. } | Reason::Other(_) => false,
     };
-    RULES.iter().find(is_broken).map_or(Ok(()), |rule| Err(*rule))
+    rules.iter().find(is_broken).map_or(Ok(()), |rule| Err(*rule))
 }
 
 /// Checks whether the options of a query go together.
@@ -342,7 +369,7 @@ pub fn check(options: OptionSet) -> Result<(), OptionError> {
 /// # Errors
 /// The first rule that is broken.
 pub fn check_query(query: &Query<'_>) -> Result<(), OptionError> {
-    check(OptionSet::from(query))
+    check_rules(OptionSet::from(query), RULES)
 }
 
 pub(super) const RECORDS_AGAIN: OptionError = OptionError::of(
@@ -353,6 +380,11 @@ pub(super) const RECORDS_AGAIN: OptionError = OptionError::of(
 pub(super) const PAGE_BY_PAGE: OptionError = OptionError::of(
     Replace,
     "a page is replaced by a page, with skip_n, and no other subscription can become one; unsubscribe, and subscribe again",
+);
+
+pub(super) const NOT_OF_GROUPS: OptionError = OptionError::of(
+    Replace,
+    "a subscription with projection cannot be replaced, and cannot replace another one; unsubscribe, and subscribe again",
 );
 
 pub(super) const NOT_FOUND_TWICE: OptionError =

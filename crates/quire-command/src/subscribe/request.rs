@@ -2,7 +2,7 @@
 
 use super::options::{self, OptionError, OptionName, OptionSet, Reason};
 use crate::command::{Subscribe, SubscribeOptions};
-use crate::packed::Keys;
+use crate::packed::{Keys, Texts};
 
 /// The request of a subscribe command, without its topic, its filter and its select list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,6 +110,17 @@ pub struct Selected<'a> {
     pub skip_n: Option<u32>,
     /// Only the records with these keys.
     pub keys: Option<Keys<'a>>,
+    /// Records of groups, instead of the records.
+    pub groups: Option<GroupsWanted<'a>>,
+}
+
+/// The records of groups that are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupsWanted<'a> {
+    /// Their fields.
+    pub projection: Texts<'a>,
+    /// The fields that make the groups. `None` = one group.
+    pub grouping: Option<Texts<'a>>,
 }
 
 /// Only the fields that differ in each change of a record.
@@ -121,6 +132,8 @@ pub struct Deltas<'a> {
     pub has_oof: bool,
     /// No message for a change in which no field differs.
     pub no_empties: bool,
+    /// How changes are conflated.
+    pub conflation: Option<Interval<'a>>,
 }
 
 /// The call with which a program makes a subscription. A subscription is replaced by one of the
@@ -141,6 +154,8 @@ pub struct Former {
     pub family: Family,
     /// It is a page of records.
     pub is_page: bool,
+    /// It has records of groups.
+    pub is_aggregated: bool,
     /// It reads the log.
     pub log: Option<FormerLog>,
 }
@@ -175,6 +190,9 @@ impl<'a> Request<'a> {
         if is_sow && (given.has(OptionName::Bookmark) || former.log.is_some()) {
             return Err(options::RECORDS_AGAIN);
         }
+        if former.is_aggregated || given.has(OptionName::Projection) {
+            return Err(options::NOT_OF_GROUPS);
+        }
         if former.is_page != (is_sow && given.has(OptionName::SkipN)) {
             return Err(options::PAGE_BY_PAGE);
         }
@@ -196,7 +214,10 @@ impl<'a> Request<'a> {
         let has = |option| given.has(option);
         let conflation = subscribe.conflation_ns.map(|ns| Interval { ns, key: subscribe.conflation_key });
         let Subscribe { order_by, top_n, skip_n, keys, .. } = *subscribe;
-        let selection = has(OptionName::Sow).then_some(Selected { order_by, top_n, skip_n, keys });
+        let grouping = subscribe.grouping;
+        let groups = subscribe.projection.map(|projection| GroupsWanted { projection, grouping });
+        let selected = Selected { order_by, top_n, skip_n, keys, groups };
+        let selection = has(OptionName::Sow).then_some(selected);
         let has_oof = has(OptionName::Oof);
         let log = match has(OptionName::Bookmark) {
             true => Some(Log::new(subscribe, given, conflation)?),
@@ -204,7 +225,8 @@ impl<'a> Request<'a> {
         };
         Ok(match (selection, has(OptionName::Delta), log) {
             (selection, true, _) => {
-                Request::Deltas(Deltas { selection, has_oof, no_empties: has(OptionName::NoEmpties) })
+                let no_empties = has(OptionName::NoEmpties);
+                Request::Deltas(Deltas { selection, has_oof, no_empties, conflation })
             }
             (Some(selection), false, log) => {
                 Request::Records(Records { selection, has_oof, conflation, log })
@@ -238,7 +260,7 @@ impl<'a> Request<'a> {
             Request::Stream(stream) => stream.conflation.as_ref(),
             Request::Log(log) => log.conflation.as_ref(),
             Request::Records(records) => records.conflation.as_ref(),
-            Request::Deltas(_) => None,
+            Request::Deltas(deltas) => deltas.conflation.as_ref(),
         }
     }
 }

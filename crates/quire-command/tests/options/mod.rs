@@ -2,7 +2,7 @@
 //! broker use them, too.
 
 use quire_command::subscribe::OptionName;
-use quire_command::{Keys, Subscribe, SubscribeOptions};
+use quire_command::{Keys, Subscribe, SubscribeOptions, Texts};
 
 /// A line for each set of options: the options, ` | `, and `ok` or the error.
 pub const GOLDEN: &str = include_str!("../../../../tests/golden/subscribe-options.txt");
@@ -62,6 +62,18 @@ pub fn with_options<'a>(options: &[OptionName], mut subscribe: Subscribe<'a>) ->
             }
             OptionName::Keys => {
                 subscribe.keys = Keys::from_bytes(b"\x011");
+                continue;
+            }
+            OptionName::Select => {
+                subscribe.select = Some("-/,+/id");
+                continue;
+            }
+            OptionName::Projection => {
+                subscribe.projection = Texts::from_bytes(b"\x0e\0\0\0COUNT(1) AS /n");
+                continue;
+            }
+            OptionName::Grouping => {
+                subscribe.grouping = Texts::from_bytes(b"\x03\0\0\0/id");
                 continue;
             }
             OptionName::BookmarkNotFound => SubscribeOptions::NOT_FOUND_NOW,

@@ -154,6 +154,13 @@ impl Projection {
         Ok(Projection(Arc::new(list)))
     }
 
+    /// A text that is equal for two projections only when they have the same entries, also with the
+    /// values of functions about the client.
+    pub fn canonical(&self) -> String {
+        let entries = self.0.entries.iter().map(|entry| &*entry.parsed.canonical);
+        entries.collect::<Vec<_>>().join("\u{1}")
+    }
+
     /// The kinds of the aggregates, in their order.
     pub fn kinds(&self) -> impl ExactSizeIterator<Item = &AggregateKind> {
         self.0.aggregates.iter().map(|aggregate| &aggregate.kind)

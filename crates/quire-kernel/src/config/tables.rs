@@ -12,7 +12,7 @@ use crate::config::conflated::ConflatedDefinition;
 use crate::config::views::ViewDefinition;
 use crate::paged::PagedMemory;
 use crate::topic::{Recording, RecordingRule};
-use quire_expression::filter::{AssignmentError, Assignments, FilterOptions, Stage};
+use quire_expression::filter::{AssignmentError, Assignments, FilterOptions, Projection, Stage, path_of};
 use quire_expression::message_type::{MessageType, Step};
 use quire_expression::topic::{TopicPattern, TopicSelector, is_reserved};
 use quire_journal::Memory;
@@ -254,6 +254,36 @@ impl TableDefinition {
     /// Whether the records survive a restart.
     pub fn is_persistent(&self) -> bool {
         self.durability == TableDurability::Persistent
+    }
+
+    /// The definition of the table with a record for each group of the records of this topic. Its
+    /// messages have the name of the topic.
+    pub fn of_groups(&self, projection: &Projection, grouping: &[String]) -> TableDefinition {
+        let config = TableConfig {
+            name: self.name.to_string(),
+            message_type: self.message_type,
+            key: None,
+            hash_indexes: Vec::new(),
+            ordered_indexes: Vec::new(),
+            history: None,
+            limits: IndexLimits::default(),
+        };
+        TableDefinition {
+            pattern: None,
+            key_rule: KeyRule::Supplied,
+            key_fields: projection.shown_groups().iter().map(|field| path_of(field)).collect(),
+            key: grouping.to_vec(),
+            key_domain: None,
+            durability: TableDurability::Transient,
+            expiration: TableExpiration::Disabled,
+            file_backed: false,
+            is_recovered: false,
+            fields: None,
+            config,
+            view: None,
+            conflated: None,
+            ..self.clone()
+        }
     }
 
     /// The definition of one topic of this container.

@@ -15,9 +15,10 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::codec::Encoder;
+use quire_command::RecordHash;
 use quire_command::subscribe::Interval;
 use quire_expression::filter::{Expression, FilterOptions, MessageContext};
-use quire_expression::message_type::{Arena, FieldId, FieldPlan, Value};
+use quire_expression::message_type::{self, Arena, FieldId, FieldPlan, MessageType, Step, Value};
 use quire_types::time::Instant;
 
 /// The most fields of a key: far more than an application needs to identify an object.
@@ -198,6 +199,91 @@ struct HeldMessage {
     frame: Vec<u8>,
     /// The subscription did not have the record when the interval began.
     is_new: bool,
+    /// For a delta subscription that has the record. The frame has the whole record then.
+    delta: Option<Box<HeldDelta>>,
+}
+
+/// The changes of a record in one interval, for a delta subscription.
+///
+/// The delivered fields are those that any of the changes has, each with its newest value. So a
+/// field that has its first value again is among them, and a field that no change has is not. The
+/// difference between the first record and the newest one has in addition the members of an object
+/// that was replaced and then set again.
+#[derive(Debug)]
+struct HeldDelta {
+    message_type: MessageType,
+    key_fields: Arc<[Vec<Step>]>,
+    no_empties: bool,
+    /// The record that the subscription has.
+    base: Box<[u8]>,
+    newest: Vec<u8>,
+    /// Of the newest record.
+    hash: RecordHash,
+    /// The differences of all changes, merged. `None`: two of them cannot be merged.
+    merged: Option<Vec<u8>>,
+}
+
+/// One change of a record, for a delta subscription that had the record and still has it.
+#[derive(Debug)]
+pub struct DeltaChange<'a> {
+    pub message_type: MessageType,
+    /// Each difference has these fields.
+    pub key_fields: &'a Arc<[Vec<Step>]>,
+    /// No message when no field differs.
+    pub no_empties: bool,
+    pub old: &'a [u8],
+    pub new: &'a [u8],
+    /// The difference between the two.
+    pub difference: &'a [u8],
+    /// Of the record that the client computes.
+    pub hash: RecordHash,
+}
+
+impl HeldDelta {
+    fn new(change: &DeltaChange<'_>) -> Self {
+        HeldDelta {
+            message_type: change.message_type,
+            key_fields: change.key_fields.clone(),
+            no_empties: change.no_empties,
+            base: change.old.into(),
+            newest: change.new.to_vec(),
+            hash: change.hash,
+            merged: Some(change.difference.to_vec()),
+        }
+    }
+
+    fn add(&mut self, change: &DeltaChange<'_>) {
+        self.newest = change.new.to_vec();
+        self.hash = change.hash;
+        self.merged = self.merged.take().and_then(|merged| self.merge(&merged, change.difference));
+    }
+
+    fn merge(&self, delta: &[u8], later: &[u8]) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        message_type::merge(self.message_type, delta, later, &mut out).ok().map(|()| out)
+    }
+
+    /// What is delivered: a difference and the hash of the newest record. `None`: nothing.
+    ///
+    /// # Errors
+    /// There is no difference, so the whole record is delivered.
+    fn finish(self) -> Result<Option<(Vec<u8>, RecordHash)>, ()> {
+        let mut difference = Vec::new();
+        let (base, newest) = (&self.base, &self.newest);
+        let differs =
+            message_type::difference(self.message_type, base, newest, &self.key_fields, &mut difference);
+        let differs = differs.map_err(|_| ())?;
+        if self.no_empties && !differs {
+            return Ok(None);
+        }
+        let merged = self.merged.as_ref().ok_or(())?;
+        let data = self.merge(merged, &difference).ok_or(())?;
+        Ok(Some((data, self.hash)))
+    }
+
+    fn size(&self) -> usize {
+        self.base.len() + self.newest.len() + self.merged.as_ref().map_or(0, Vec::len)
+    }
 }
 
 /// The change of a record in the view of a subscription.
@@ -248,27 +334,48 @@ impl Conflation {
             self.size = self.size + held.frame.len() - before.len();
             return;
         }
-        self.begin(now, key, frame.to_vec(), false);
+        self.begin(now, key, frame.to_vec(), false, None);
     }
 
-    /// Takes the change of a record. `frame` is the message about it; empty = none. A record that
-    /// comes into view and leaves it within one interval produces no message.
-    pub fn hold_change(&mut self, now: Instant, key: &[u8], change: ViewChange, frame: Vec<u8>) {
+    /// Takes the change of a record. `frame` is the message about it; empty = none. `delta`: the
+    /// change for a delta subscription, whose frame has the whole record. A record that comes into
+    /// view and leaves it within one interval produces no message.
+    pub fn hold_change(
+        &mut self,
+        now: Instant,
+        key: &[u8],
+        change: ViewChange,
+        frame: Vec<u8>,
+        delta: Option<&DeltaChange<'_>>,
+    ) {
         let Some(number) = self.by_key.get(key) else {
             if !frame.is_empty() {
-                self.begin(now, key, frame, change == ViewChange::Entered);
+                let delta = delta.map(|delta| Box::new(HeldDelta::new(delta)));
+                self.begin(now, key, frame, change == ViewChange::Entered, delta);
             }
             return;
         };
         let held = &mut self.held[(number - self.first) as usize];
-        self.size -= held.frame.len();
+        self.size -= held.size();
         held.frame = if held.is_new && change == ViewChange::Left { Vec::new() } else { frame };
-        self.size += held.frame.len();
+        // Without a difference in hand, the whole record is delivered.
+        match (&mut held.delta, delta) {
+            (Some(held), Some(delta)) => held.add(delta),
+            (held, _) => *held = None,
+        }
+        self.size += held.size();
     }
 
-    fn begin(&mut self, now: Instant, key: &[u8], frame: Vec<u8>, is_new: bool) {
+    fn begin(
+        &mut self,
+        now: Instant,
+        key: &[u8],
+        frame: Vec<u8>,
+        is_new: bool,
+        delta: Option<Box<HeldDelta>>,
+    ) {
         let key: Arc<[u8]> = key.into();
-        let held = HeldMessage { key: key.clone(), ends_at: now + self.interval, frame, is_new };
+        let held = HeldMessage { key: key.clone(), ends_at: now + self.interval, frame, is_new, delta };
         self.size += held.size();
         self.by_key.insert(key, self.first + self.held.len() as u64);
         self.held.push_back(held);
@@ -290,19 +397,24 @@ impl Conflation {
     }
 
     /// The message that was held for the longest time. It is empty when the record left within its
-    /// interval.
+    /// interval, or has no difference.
     pub fn take(&mut self) -> Option<Vec<u8>> {
         let held = self.held.pop_front()?;
         self.first += 1;
         self.by_key.remove(&held.key);
         self.size -= held.size();
-        Some(held.frame)
+        Some(match held.delta.map(|delta| delta.finish()) {
+            None | Some(Err(())) => held.frame,
+            Some(Ok(None)) => Vec::new(),
+            Some(Ok(Some((data, hash)))) => self.encoder.as_delta(held.frame, &data, hash),
+        })
     }
 }
 
 impl HeldMessage {
     fn size(&self) -> usize {
-        HELD_OVERHEAD_SIZE + self.key.len() + self.frame.len()
+        let delta = self.delta.as_ref().map_or(0, |delta| delta.size());
+        HELD_OVERHEAD_SIZE + self.key.len() + self.frame.len() + delta
     }
 }
 

@@ -6,7 +6,7 @@ mod range;
 
 use std::sync::Arc;
 
-pub use conflation::{Conflation, ConflationKey, ViewChange};
+pub use conflation::{Conflation, ConflationKey, DeltaChange, ViewChange};
 pub use delta::{Delta, Replaced};
 pub use range::{End, Range};
 

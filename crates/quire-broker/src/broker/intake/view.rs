@@ -12,9 +12,10 @@ use crate::topic::TableId;
 
 impl Intake<'_> {
     /// Copies the records that are due to conflated topics, passes the changes of last-value topics
-    /// to their views, and publishes the updates, all within the time of a turn.
+    /// to their views and aggregated subscriptions, and publishes the updates, all within the time
+    /// of a turn.
     pub(crate) fn serve_views(&mut self) {
-        if !self.tables.has_waiting_changes() && !self.tables.must_copy(self.cx) {
+        if !self.has_work() {
             return;
         }
         let deadline = self.cx.clock.slices.deadline(PASS);
@@ -31,18 +32,25 @@ impl Intake<'_> {
         }
         self.tables.derive_touched(self.cx);
         self.publish_updates();
-        self.cx.clock.wants_turn |= self.tables.has_waiting_changes() || self.tables.must_copy(self.cx);
+        self.cx.clock.wants_turn |= self.has_work();
     }
 
-    /// Copies one record, and passes one change to views, so that neither waits for the other.
-    /// Returns the weight of the work; `None`: nothing is to be done.
+    fn has_work(&self) -> bool {
+        self.tables.has_waiting_changes()
+            || self.tables.has_pending_changes()
+            || self.tables.must_copy(self.cx)
+    }
+
+    /// Copies one record, and passes one change to an aggregated subscription and one to views, so
+    /// that none of them waits for another. Returns the weight of the work; `None`: there was none.
     fn update_next(&mut self) -> Option<usize> {
         let copied = self.tables.copy_next(self.cx);
         copied.iter().for_each(|copied| self.publish_copy(copied));
-        match self.tables.derive_next(self.cx) {
-            Some(work) => Some(work + usize::from(copied.is_some()) + self.publish_updates()),
-            None => copied.map(|_| 2),
-        }
+        let has_computed = self.tables.compute_next(self.cx);
+        let derived = self.tables.derive_next(self.cx);
+        let updates = self.publish_updates();
+        let count = 2 * (usize::from(copied.is_some()) + usize::from(has_computed));
+        (count > 0 || derived.is_some()).then(|| count + derived.unwrap_or_default() + updates)
     }
 
     /// Returns the number of updates.

@@ -102,7 +102,9 @@ impl Plan {
         let joined = if log.is_some() { Vec::new() } else { queues.matching(&selector) };
         let queues = queues.visible(cx, id, joined, filter.as_ref(), grant)?;
         let filter = cx.narrow(id, grant, filter)?;
-        let view = tables.plan_view(cx, id, &request, &selector, asked, grant)?;
+        let view = tables.plan_view(cx, id, &request, &selector, asked, (grant, filter.as_ref()))?;
+        let is_aggregated = view.as_ref().is_some_and(ViewPlan::is_aggregated);
+        let (filter, select) = if is_aggregated { (None, None) } else { (filter, select) };
         if !queues.is_empty() {
             check_queues(&request, &selector)?;
         }
@@ -115,7 +117,11 @@ impl Plan {
             number,
             selector,
             filter,
-            visible: if grant.is_whole() { None } else { grant.visible(&cx.filter_options(id)) },
+            visible: if is_aggregated || grant.is_whole() {
+                None
+            } else {
+                grant.visible(&cx.filter_options(id))
+            },
             family: if log.is_some() { Family::Subscribe } else { Family::of(subscribe.options) },
             queues,
             max_backlog: subscribe.max_backlog,
@@ -293,7 +299,8 @@ fn check_replaced<'a>(
     }
     let is_paused = former.delivery.is_paused;
     let log = progress.map(|progress| FormerLog { is_paused, has_end: progress.until.is_some() });
-    let former = Former { family: former.family, is_page: tables.is_page(replaced), log };
+    let (is_page, is_aggregated) = (tables.is_page(replaced), tables.is_aggregated(replaced));
+    let former = Former { family: former.family, is_page, is_aggregated, log };
     let request = Request::replacing(subscribe, &former).map_err(bad_option)?;
     if tables.pending_change_count(replaced) >= PENDING_CHANGES_MAX {
         let reason = format!(

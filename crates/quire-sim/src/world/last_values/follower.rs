@@ -142,6 +142,7 @@ impl Follower {
                 order_by: page.map(|_| ORDER.to_owned()),
                 skip_n: page.map(|(skip_n, _)| skip_n),
                 top_n: page.map(|(_, top_n)| top_n),
+                ..RecordsSpec::default()
             }),
             ..SubscriptionSpec::new(ledger.topics[topic].name.clone())
         };
