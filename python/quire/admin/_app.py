@@ -55,6 +55,7 @@ class AdminApp:
         self.health: Health = health
         self._routes: list[BaseRoute] = []
         self._answers = _Answers()
+        self._histories = _Answers()
         self.add_route("/healthz", self._healthz)
         self.add_route("/readyz", self.ready)
         self.add_route("/quire", self.tree)
@@ -155,7 +156,13 @@ class AdminApp:
         query = request.query_params
         tree, rates = await self.current(), self.figures.rates
         asked = raw_path, request.scope["query_string"]
-        if (kept := self._answers.find(tree, asked)) is not None:
+        answers: _Answers = self._answers
+        state: object = tree
+        if place.metric is not None and ("t0" in query or "t1" in query):
+            # The samples of a range change with the next sample only.
+            history = self._history()
+            answers, state = self._histories, {} if history is None else history.state
+        if (kept := answers.find(state, asked)) is not None:
             return kept
         window = Window(query)
         headers: dict[str, str] = {}
@@ -179,9 +186,9 @@ class AdminApp:
 
             body = _whole(place, form, _forms.subtree(place, objects_at, shows), None)
         answer = Response(body, media_type=_forms.TYPES[form], headers=headers)
-        # The parts of a subtree depend on the rights of the user. Details are those of now.
+        # The parts of a subtree depend on the rights of the user. Details are always new.
         if place.node is not None and place.metric is not DETAILS:
-            self._answers.keep(tree, asked, answer)
+            answers.keep(state, asked, answer)
         return answer
 
     async def _leaf(
@@ -229,21 +236,21 @@ class AdminApp:
 
 
 class _Answers:
-    """Answers that are given again while their figures are the newest: open pages of the console ask
-    for the same."""
+    """Answers that are given again while the figures or samples that they are made from are the
+    newest: open pages of the console ask for the same."""
 
     def __init__(self) -> None:
-        self._tree: Tree | None = None
+        self._state: object = None
         self._kept: dict[tuple[str, bytes], Response] = {}
 
-    def find(self, tree: Tree, asked: tuple[str, bytes]) -> Response | None:
-        """Returns the answer to a path with its query, made from these figures."""
-        return self._kept.get(asked) if tree is self._tree else None
+    def find(self, state: object, asked: tuple[str, bytes]) -> Response | None:
+        """Returns the answer to a path with its query, made from this state."""
+        return self._kept.get(asked) if state is self._state else None
 
-    def keep(self, tree: Tree, asked: tuple[str, bytes], answer: Response) -> None:
+    def keep(self, state: object, asked: tuple[str, bytes], answer: Response) -> None:
         """Keeps an answer that is not large."""
-        if tree is not self._tree:
-            self._tree, self._kept = tree, {}
+        if state is not self._state:
+            self._state, self._kept = state, {}
         if len(answer.body) <= _KEPT_SIZE_MAX and len(self._kept) < _KEPT_MAX:
             self._kept[asked] = answer
 

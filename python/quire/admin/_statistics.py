@@ -72,6 +72,8 @@ class Store:
 
     def __init__(self, path: Path | None, *, max_size: int, retention: float, version: str) -> None:
         """`path`: `None` keeps them in memory. Raises `OSError` when the file cannot be opened."""
+        #: Another object when there are other samples.
+        self.state: object = object()
         self._max_size = max_size
         self._retention = retention
         self._path = path
@@ -104,6 +106,7 @@ class Store:
             self._remove_before(t - round(self._retention * 1000))
             if self._size() > self._max_size * _FULL:
                 self._remove_oldest()
+        self.state = object()
 
     def truncate(self, before: float) -> int:
         """Removes the samples before a time, in seconds since 1970. Returns their number. Any thread may call it.
@@ -122,6 +125,7 @@ class Store:
             )
             if count:
                 self._remove_figures()
+        self.state = object()
         return count
 
     def close(self, at: float) -> None:
@@ -133,7 +137,7 @@ class Store:
 
     def history(self) -> History:
         """Returns a reader."""
-        return History(self._path, self._connection, self._lock)
+        return History(self._path, self._connection, self._lock, self.state)
 
     @property
     def is_in_memory(self) -> bool:
@@ -221,8 +225,14 @@ class History:
     """Reads samples, on any thread."""
 
     def __init__(
-        self, path: Path | None, connection: sqlite3.Connection | None, lock: threading.Lock
+        self,
+        path: Path | None,
+        connection: sqlite3.Connection | None,
+        lock: threading.Lock,
+        state: object = None,
     ) -> None:
+        """`state`: another object when there are other samples."""
+        self.state: object = state
         self._lock = lock if path is None else threading.Lock()
         self._connection = connection if path is None else None
         self._path = path
