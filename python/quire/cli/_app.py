@@ -355,8 +355,8 @@ def check_server(
 def reload(*, url: Url = None) -> int:
     """Make a server read its configuration file again, and show which keys have changed.
 
-    `entitlement`, `user_limit`, `authentication`, `tls` and `logging` may have changed, and the files of users
-    and certificates.
+    `entitlement`, `user_limit`, `authentication`, `tls` and `logging` may have changed.
+    The files of users and certificates are read again, too.
     Every other change needs a restart, and is refused with the name of its key.
     After a mistake in the file nothing changes.
 

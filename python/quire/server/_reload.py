@@ -56,7 +56,7 @@ def _differences(before: Config, after: Config) -> Iterator[str]:
             case "transport" if len(old) == len(new):
                 for number, (one, other) in enumerate(zip(old, new, strict=True)):
                     yield from _keys_of(f"transport[{number}]", one, other)
-            case "admin" if old is not None and new is not None:
+            case "admin":
                 yield from _keys_of(key, old, new)
             case "replication" if len(old.destination) == len(new.destination):
                 yield from (each for each in _keys_of(key, old, new) if each != "replication.destination")
@@ -67,6 +67,9 @@ def _differences(before: Config, after: Config) -> Iterator[str]:
 
 
 def _keys_of(place: str, before: Any, after: Any) -> Iterator[str]:
+    if before is None or after is None:
+        yield place
+        return
     for key in type(before).model_fields:
         if getattr(before, key) != getattr(after, key):
             yield f"{place}.{key}"
