@@ -36,7 +36,8 @@ from quire.config import Action
 from quire.testing import TestServer
 from support.actions import figures, messages, publish, running, runs, seen, seen_by
 from support.ports import reserve
-from support.waiting import wait_until
+from support.stranger import ACK, MESSAGE, Stranger, subscribe
+from support.waiting import PATIENCE, wait_until
 
 RECORDS: dict[str, Any] = {"sow_topic": {"name": "records", "message_type": "json", "key": "/id"}}
 QUEUE: dict[str, Any] = {
@@ -226,6 +227,38 @@ def by_a_subscription(directory: Path) -> dict[str, str]:
 def by_the_end_of_a_subscription(directory: Path) -> dict[str, str]:
     first = by_a_client(directory, "unsubscribe", client="shop")
     assert (first["TOPIC"], first["FILTER"]) == ("^orders", "/id = 1")
+    return first
+
+
+def by_a_slow_client(directory: Path, name: str) -> dict[str, str]:
+    small = {"max_client_backlog": "1MB"}
+    with running(directory, seen({name: {"client": "^stranger"}}), transport=small) as server:
+        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        with (
+            quire.Client(server.url) as client,
+            Stranger(address, timeout=PATIENCE, logged_on=True, receive_size=4096) as slow,
+        ):
+            slow.send(subscribe(b"orders"))
+            assert slow.body_of(ACK) is not None
+            for _number in range(300):
+                client.publish("orders", json.dumps("x" * 100_000))
+            client.flush()
+            for _number in range(300):
+                assert slow.body_of(MESSAGE) is not None
+            return seen_by(server)[0]
+
+
+@trigger("offline_start")
+def by_a_client_that_is_offlined(directory: Path) -> dict[str, str]:
+    first = by_a_slow_client(directory, "offline_start")
+    assert int(first["BYTES"]) > 1_000_000
+    return first
+
+
+@trigger("offline_stop")
+def by_a_client_that_is_online_again(directory: Path) -> dict[str, str]:
+    first = by_a_slow_client(directory, "offline_stop")
+    assert first["BYTES"] == "0"
     return first
 
 
@@ -1011,7 +1044,7 @@ def mistake(tmp_path: Path, text: str) -> str:
             'no queue and no last-value topic has the name "none"',
         ),
         ('{ delete_message = "none" }', '"rotate_logs"', 'no last-value topic has the name "none"'),
-        ('"offline_start"', '"rotate_logs"', "clients are not offlined in this version"),
+        ('"deliver"', '"rotate_logs"', "a trigger for each delivery is not in this version"),
         (
             '{ publish = "a" }',
             '{ publish = { topic = "a", data = "x" } }',

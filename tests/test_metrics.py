@@ -537,6 +537,41 @@ def a_client_does_not_read(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
 
 
 @scenario
+def the_messages_of_a_client_wait_on_disk(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
+    data = json.dumps("x" * 100_000)
+
+    def offlined(tree: dict[str, Any]) -> list[tuple[bool, bool]]:
+        clients = tree["instance/clients"].values()
+        return sorted((each["offlined"], each["offlined_bytes"] > 1_000_000) for each in clients)
+
+    with (
+        started(directory, transport={"max_client_backlog": "1MB"}) as server,
+        quire.Client(server.url) as client,
+    ):
+        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        with Stranger(address, timeout=PATIENCE, logged_on=True, receive_size=4096) as slow:
+            slow.send(subscribe(b"orders"))
+            assert slow.body_of(ACK) is not None
+            tree = tree_of(server)
+            assert offlined(tree) == [(False, False), (False, False)]
+            compared(tree, "instance/messages", offlined_clients=0, offlined_bytes=0)
+            for _number in range(300):
+                client.publish("orders", data)
+            client.flush()
+            wait_until(lambda: offlined(tree_of(server)) == [(False, False), (True, True)])
+            tree = tree_of(server)
+            assert tree["instance/messages"]["offlined_bytes"] > 1_000_000
+            compared(tree, "instance/messages", offlined_clients=1)
+        wait_until(lambda: tree_of(server)["instance/messages"]["offlined_bytes"] == 0)
+    return {
+        "instance/clients/offlined",
+        "instance/clients/offlined_bytes",
+        "instance/messages/offlined_clients",
+        "instance/messages/offlined_bytes",
+    }
+
+
+@scenario
 def rights_are_missing(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
     users = {"anna": {"password": "anna-secret"}}
     rights = [{"user": "anna", "topic": "mine", "allow": ["read", "write"]}]

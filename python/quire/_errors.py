@@ -455,7 +455,7 @@ CASES: dict[str, Case] = {
         "The server closed the connection, because the client did not take its messages fast enough. Or a "
         "`live` subscription ended, because the program did not.",
         "Take messages faster, or use a subscription with `bookmark` and without `live`: its messages "
-        "wait in the log. The limit is `transport.max_client_backlog`.",
+        "wait in the log. docs/operations.md has the limits of slow clients.",
     ),
     "heartbeat_timeout": Case(
         DisconnectedError,

@@ -133,6 +133,11 @@ LINES: Final[dict[str, Line]] = {
         "The reason says which side has to be repaired. Programs that scan ports cause such lines, too.",
     ),
     "10-0014": Line("Further TLS connections were closed for the same reason in one second.", "See 10-0013."),
+    "10-0015": Line(
+        "A client reads more slowly than messages arrive. Its messages move to disk, and nothing is lost.",
+        "Find out why its program is slow. The page Clients of the console shows how much waits.",
+    ),
+    "10-0016": Line("An offlined client has read what waited for it on disk."),
     "11-0001": Line(
         "The server ended a subscription. The line has the code that the client received.",
         "`quire errors CODE` explains the code.",

@@ -21,6 +21,7 @@ use super::events::Events;
 use super::io::{Event, Output};
 use super::limited::LimitedUsers;
 use super::log::Log;
+use super::offline::Offline;
 use super::replicated::Replicated;
 use super::send::Buffers;
 use super::sessions::Sessions;
@@ -77,6 +78,8 @@ pub struct Clients {
     /// How much of the limits of their users they have used.
     pub limited: LimitedUsers,
     pub blocked: Blocked,
+    /// Messages of slow connections on disk.
+    pub offline: Offline,
 }
 
 /// The client names that an administrator keeps from logging on, and until when.

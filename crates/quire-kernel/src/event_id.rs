@@ -32,6 +32,8 @@ ids! {
     Refused = "10-0008",
     MoreRefused = "10-0009",
     LoggedOff = "10-0010",
+    ClientOfflined = "10-0015",
+    ClientOnline = "10-0016",
     SubscriptionEnded = "11-0001",
     MessageUnreadable = "11-0002",
     LinkUp = "12-0001",

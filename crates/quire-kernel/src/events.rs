@@ -159,6 +159,9 @@ pub struct ClientEvent<'a> {
     pub sub_id: Option<u32>,
     pub options: Option<&'a str>,
     pub query_id: Option<u32>,
+    /// The bytes that wait for a client that is offlined, or have waited for one that is not any
+    /// more.
+    pub bytes: Option<u64>,
     /// The ids of the publisher of a client that logs on: of messages with and without a sequence.
     pub publishers: Option<[u64; 2]>,
 }
@@ -182,6 +185,9 @@ struct ClientStatus<'a> {
     /// Only in signals.
     #[serde(skip_serializing_if = "Option::is_none")]
     transport: Option<&'a str>,
+    /// Only in signals.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
     /// Only in signals.
     #[serde(skip_serializing_if = "Option::is_none")]
     publishers: Option<[String; 2]>,
@@ -243,10 +249,12 @@ impl Context {
             query_id: what.query_id.map(|number| number.to_string()),
             correlation_id: None,
             transport: None,
+            bytes: None,
             publishers: None,
         };
         // Every member is text, so it can be written as JSON.
         let data = serde_json::to_vec(&status).unwrap_or_default();
+        status.bytes = what.bytes;
         status.transport = Some(&self.transport_of(id).name);
         status.publishers = what.publishers.map(|ids| ids.map(|id| id.to_string()));
         let signal = self.config.events.signals_clients.then(|| serde_json::to_string(&status));

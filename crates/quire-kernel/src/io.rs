@@ -349,6 +349,24 @@ pub enum Event {
         /// The reason that the peer received.
         reason: String,
     },
+    /// A client reads more slowly than messages arrive. Its messages move to disk.
+    #[error("connection {connection}{}: offlined, {bytes} bytes wait for it", Named(.client_name))]
+    ClientOfflined {
+        /// Its connection.
+        connection: ConnectionId,
+        /// The name of the client.
+        client_name: Option<String>,
+        /// Bytes that wait.
+        bytes: u64,
+    },
+    /// An offlined client has read its messages on disk.
+    #[error("connection {connection}{}: online again, nothing waits for it on disk", Named(.client_name))]
+    ClientOnline {
+        /// Its connection.
+        connection: ConnectionId,
+        /// The name of the client.
+        client_name: Option<String>,
+    },
     /// The broker ended one subscription.
     #[error("connection {connection}: subscription {subscription} ended, {code}: {reason}")]
     SubscriptionEnded {
@@ -908,6 +926,7 @@ impl Event {
             | Event::LinkPaused { .. }
             | Event::Administered { .. }
             | Event::LoggedOff { .. }
+            | Event::ClientOnline { .. }
             | Event::ShuttingDown => Level::Info,
             Event::Ended { code: Code::ShuttingDown, .. } => Level::Info,
             Event::Ended { .. }
@@ -922,6 +941,7 @@ impl Event {
             | Event::MessageCancelled { .. }
             | Event::MessagesCancelled { .. }
             | Event::ConfigWarning { .. }
+            | Event::ClientOfflined { .. }
             | Event::Refused { .. }
             | Event::MoreRefused { .. }
             | Event::SequencesLost

@@ -27,6 +27,7 @@ pub mod io;
 pub mod journal_files;
 pub mod limited;
 pub mod log;
+pub mod offline;
 pub mod paged;
 pub mod replay;
 pub mod reply;

@@ -134,7 +134,10 @@ impl Context {
     /// Ends connections of users for which more bytes wait than their limit: the connection with
     /// the most bytes first. Returns whether it has ended one.
     pub fn end_slow_users(&mut self) -> bool {
-        let waiting_size = |session: &Session| session.outbox.backlog_size() + session.deferred_size;
+        // What is on disk counts, too: it is a limit of the user, and not of the memory.
+        let waiting_size = |session: &Session| {
+            session.outbox.backlog_size() + session.outbox.stored_size() + session.deferred_size
+        };
         let mut slow = Vec::new();
         for limited in self.clients.limited.by_name.values() {
             let Some(limit) = limited.settings.max_waiting else { continue };

@@ -110,11 +110,11 @@ impl Context {
             session.is_dirty = false;
             let connection = session.connection;
             let is_closed = session.phase == Phase::Closed;
-            if !session.outbox.is_empty() && (session.is_writable || is_closed) {
+            if session.outbox.has_next() && (session.is_writable || is_closed) {
                 session.sent_at = self.clock.now.instant;
                 let mut sent_size = 0;
-                while !session.outbox.is_empty()
-                    && (sent_size < SEND_SIZE_MAX || is_closed)
+                while (sent_size < SEND_SIZE_MAX || is_closed)
+                    && session.outbox.has_next()
                     && let Some(taken) = session.outbox.take()
                 {
                     sent_size += taken.size();
@@ -125,7 +125,7 @@ impl Context {
                 }
                 self.clients.counters.sent_bytes += sent_size as u64;
                 session.traffic.sent_bytes += sent_size as u64;
-                if !is_closed && !session.outbox.is_empty() {
+                if !is_closed && session.outbox.has_next() {
                     session.is_dirty = true;
                     unsent.push(id);
                 }
@@ -139,6 +139,9 @@ impl Context {
             self.clients.sessions.waiting_size =
                 self.clients.sessions.waiting_size - session.waiting_size + waiting_size;
             session.waiting_size = waiting_size;
+            if session.outbox.backlog_size() > 0 || session.outbox.is_away() {
+                self.clients.offline.note(id, session, &self.config, &mut self.clock);
+            }
             if is_closed {
                 self.outputs.push_back(Output::Close { connection });
                 sent.closed.push(id);
@@ -170,7 +173,7 @@ impl Context {
     pub fn has_output(&self) -> bool {
         let mut sessions =
             self.clients.sessions.dirty.iter().filter_map(|id| self.clients.sessions.all.get(*id));
-        sessions.any(|session| session.is_writable && !session.outbox.is_empty())
+        sessions.any(|session| session.is_writable && session.outbox.has_next())
     }
 
     /// Gives the session a used buffer for its output, when there is one.
@@ -210,9 +213,15 @@ impl Context {
         session.outbox.put(frame);
         let size = session.outbox.backlog_size() as u64;
         self.touch(id);
-        if size > self.transport_of(id).max_client_backlog {
+        if size > self.backlog_max(id) {
             self.end_slow(id);
         }
+    }
+
+    /// The most bytes that may wait for a connection in memory.
+    #[inline]
+    pub fn backlog_max(&self, id: SessionId) -> u64 {
+        self.clients.offline.size_max(self.transport_of(id).max_client_backlog)
     }
 
     /// The message about a record that left a view: without content, when the user of the
@@ -301,7 +310,10 @@ impl Context {
             self.clock.slices.charge(message.data.len());
         }
         self.clients.counters.delivered += 1;
-        let size_max = self.config.transports[session.transport.0 as usize].max_client_backlog;
+        let size_max = self
+            .clients
+            .offline
+            .size_max(self.config.transports[session.transport.0 as usize].max_client_backlog);
         mark_dirty(session, &mut self.clients.sessions.dirty, session_id);
         if size as u64 > size_max {
             self.end_slow(session_id);
@@ -313,7 +325,7 @@ impl Context {
     pub fn check_backlog(&mut self, id: SessionId) {
         let session = self.session(id);
         let size = session.outbox.backlog_size() + session.deferred_size;
-        if size as u64 > self.transport_of(id).max_client_backlog {
+        if size as u64 > self.backlog_max(id) {
             self.end_slow(id);
         }
     }
@@ -321,7 +333,9 @@ impl Context {
     /// Ends a connection whose backlog exceeds `max_client_backlog`.
     pub fn end_slow(&mut self, id: SessionId) {
         let limit = self.transport_of(id).max_client_backlog;
-        self.drop_slow(id, &format!("more than max_client_backlog, {limit} bytes, wait for it"));
+        let disk =
+            if self.session(id).outbox.is_away() { ", and the disk does not take them in time" } else { "" };
+        self.drop_slow(id, &format!("more than max_client_backlog, {limit} bytes, wait for it{disk}"));
     }
 
     /// Ends the connection with the largest backlog. There is always one, because this is only

@@ -188,6 +188,8 @@ impl Context {
         if session.phase == Phase::Closed {
             return;
         }
+        // The error follows what the connection can still get without a gap.
+        session.outbox.drop_away();
         session.outbox.put(&Reply::Error { code, reason });
         session.codec.take();
         session.kept = KeptBytes::default();

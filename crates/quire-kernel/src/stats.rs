@@ -41,6 +41,11 @@ pub struct Stats {
     /// Messages sent to subscriptions.
     #[serde(rename = "delivered")]
     pub delivered_count: u64,
+    /// Connections whose output moves to disk, because they do not read fast enough.
+    #[serde(rename = "offlined_clients")]
+    pub offlined_count: usize,
+    /// Bytes that wait on disk.
+    pub offlined_bytes: u64,
     /// The number of times that a message could not be read for a filter or an expression
     /// (docs/filters.md section 12).
     #[serde(rename = "unreadable")]
@@ -95,8 +100,12 @@ pub struct ConnectionStats {
     /// Its subscriptions.
     #[serde(rename = "subscriptions")]
     pub subscription_count: usize,
-    /// Bytes that wait in the broker for it.
+    /// Bytes that wait for it in memory.
     pub backlog_bytes: usize,
+    /// Bytes that wait for it on disk.
+    pub offlined_bytes: usize,
+    /// Its messages move to disk, because it reads more slowly than they arrive.
+    pub offlined: bool,
     /// The name of its transport.
     pub transport: String,
     /// Nanoseconds since 1970 UTC when it was made.

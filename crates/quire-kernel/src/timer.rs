@@ -23,6 +23,8 @@ pub enum Timer {
     Acknowledge(SessionId),
     /// The user of a connection is no longer ahead of the rate at which it may publish.
     Rate(SessionId),
+    /// The oldest unread message of a connection may be too old.
+    Age(SessionId),
     /// The next message of a replay may be sent.
     Replay(ReplayId),
     /// The interval of a conflated message is over.
@@ -90,9 +92,9 @@ impl Timers {
 
     /// Stops the timers of a session.
     pub fn clear_session(&mut self, id: SessionId) {
-        for timer in [Timer::Logon, Timer::Heartbeat, Timer::Silence, Timer::Acknowledge, Timer::Rate] {
-            self.clear(timer(id));
-        }
+        let timers =
+            [Timer::Logon, Timer::Heartbeat, Timer::Silence, Timer::Acknowledge, Timer::Rate, Timer::Age];
+        timers.into_iter().for_each(|timer| self.clear(timer(id)));
     }
 
     /// Whether the timer runs, and has not fired.

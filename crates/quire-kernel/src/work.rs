@@ -82,6 +82,21 @@ impl Context {
         number
     }
 
+    /// As [`Context::begin_job`], for a job whose result is only for the context.
+    pub fn begin_inner_job<T: Send + 'static>(
+        &mut self,
+        job: impl FnOnce() -> T + Send + 'static,
+        done: impl FnOnce(&mut Context, Option<T>) + Send + 'static,
+    ) {
+        let number = self.work.begin(Box::new(move |_, cx, _, found| {
+            let found = found.and_then(|found| found.downcast::<T>().ok());
+            done(cx, found.map(|found| *found));
+        }));
+        let unreadables = self.messages.unreadable.reports().clone();
+        let job = Box::new(move |_| Box::new(job()) as Found);
+        self.outputs.push_back(Output::Read(ReadRequest { number, job, unreadables }));
+    }
+
     /// Passes the result of a job to the service that waits for it.
     pub fn finish_job(&mut self, ReadDone { number, found }: ReadDone, parts: Parts<'_, '_>) {
         if let Some(continuation) = self.work.continuations.remove(&number) {

@@ -48,6 +48,8 @@ _CLIENT_TRIGGERS: Final = {
     "disconnect": "client_disconnect",
     "subscribe": "subscribe",
     "unsubscribe": "unsubscribe",
+    "offline": "offline_start",
+    "online": "offline_stop",
 }
 
 
@@ -171,6 +173,7 @@ class Actions:
             "USER": event["user"] or "",
             "TRANSPORT": event["transport"] or "",
             "REASON": event["reason"] or "",
+            "BYTES": str(event.get("bytes", "")),
             "TOPIC": event["topic"] or "",
             "FILTER": event["filter"] or "",
             "SUB_ID": event["sub_id"] or "",

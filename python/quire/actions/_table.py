@@ -108,6 +108,7 @@ VARIABLES: Final = {
     "USER": "the user of the client",
     "TRANSPORT": "the transport of the client",
     "FILTER": "the filter of the subscription",
+    "BYTES": "the bytes that wait for the client",
     "SUB_ID": "the number of the subscription on its connection",
     "OPTIONS": "its options, separated by commas",
     "PEER_NAME": "the name of the other instance",
@@ -218,6 +219,18 @@ TRIGGERS: Final[tuple[Entry, ...]] = (
         "the connection of a client ends",
         (_CLIENTS,),
         variables=(*_CLIENT, "REASON"),
+    ),
+    Entry(
+        "offline_start",
+        "a client does not read fast enough: its messages move to disk",
+        (_CLIENTS,),
+        variables=(*_CLIENT, "BYTES"),
+    ),
+    Entry(
+        "offline_stop",
+        "a client has read its messages on disk",
+        (_CLIENTS,),
+        variables=(*_CLIENT, "BYTES"),
     ),
     *(
         Entry(
@@ -442,8 +455,6 @@ STEP_OF: Final = {entry.name: entry for entry in STEPS}
 #: Triggers and steps of the promise that need parts which this version does not have.
 LATER: Final = {
     "deliver": "a trigger for each delivery is not in this version",
-    "offline_start": "clients are not offlined in this version",
-    "offline_stop": "clients are not offlined in this version",
     "compact_records": "records need no compaction: the log is the only file that grows",
     "enable_proxied_transfer": "queues over several instances are not in this version",
     "disable_proxied_transfer": "queues over several instances are not in this version",

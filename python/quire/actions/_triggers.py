@@ -51,6 +51,8 @@ SOURCES: Final[Mapping[str, str]] = {
     "client_disconnect": "client",
     "subscribe": "client",
     "unsubscribe": "client",
+    "offline_start": "client",
+    "offline_stop": "client",
     "replication_connect": "line",
     "replication_disconnect": "line",
     "replication_downgrade": "line",

@@ -117,6 +117,8 @@ class Figures:
 
     def _directories(self) -> dict[str, Path]:
         directories = {"journal": self._config.journal_directory, "data": self._config.data_directory}
+        if self._config.limits.disk_limit:
+            directories["offline"] = self._config.data_directory / self._config.limits.message_disk_path
         if (archive := self._config.journal_archive_directory) is not None:
             directories["archive"] = archive
         return directories

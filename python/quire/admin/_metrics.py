@@ -101,7 +101,7 @@ NODES: Final[tuple[Node, ...]] = (
     ),
     Node(
         "host/filesystems",
-        "the file systems of `journal`, `archive` and `data`",
+        "the file systems of `journal`, `archive`, `data` and `offline`",
         (
             Metric("path", "F", "text", "the directory"),
             Metric("total_bytes", "F", "bytes", "size", Series("quire_filesystem_size_bytes", "kind")),
@@ -195,6 +195,16 @@ NODES: Final[tuple[Node, ...]] = (
                 "messages",
                 "publishes received, including refused messages and duplicates",
             ),
+            Metric(
+                "offlined_clients",
+                "S",
+                "connections",
+                "clients whose output moves to disk, because they do not read fast enough",
+                Series("quire_offlined_clients"),
+            ),
+            Metric(
+                "offlined_bytes", "S", "bytes", "output that waits on disk", Series("quire_offlined_bytes")
+            ),
             Metric("duplicates", "C", "messages", "publishes that were dropped as duplicates"),
             Metric("refused", "C", "messages", "publishes that were refused"),
             Metric("delivered", "C", "messages", "messages sent to subscriptions"),
@@ -225,7 +235,9 @@ NODES: Final[tuple[Node, ...]] = (
             Metric("bytes_in", "C", "bytes", "received from it"),
             Metric("bytes_out", "C", "bytes", "sent to it"),
             Metric("subscriptions", "S", "subscriptions", "its subscriptions"),
-            Metric("backlog_bytes", "S", "bytes", "output that waits in the server for it"),
+            Metric("backlog_bytes", "S", "bytes", "output that waits for it in the memory of the server"),
+            Metric("offlined_bytes", "S", "bytes", "output that waits for it on disk"),
+            Metric("offlined", "S", "bool", "its output moves to disk, because it does not read fast enough"),
             Metric("writable", "S", "bool", "its connection accepts more bytes"),
             Metric("sequence", "S", "sequence", "highest sequence of its client name"),
             Metric("denied_reads", "C", "commands", "refused because it may not read, replay or query"),

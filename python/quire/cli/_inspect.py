@@ -51,6 +51,7 @@ CLIENT_COLUMNS = (
     ("subscriptions", "subscriptions"),
     ("sequence", "last sequence"),
     ("backlog_bytes", "backlog (bytes)"),
+    ("offlined_bytes", "on disk (bytes)"),
 )
 
 

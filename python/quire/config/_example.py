@@ -13,7 +13,7 @@ address = "127.0.0.1:9007"            # port 0 picks a free port
 max_message_size = "16MB"
 max_connections = 10000
 max_patterns_per_connection = 1024    # LIKE and REGEXP_REPLACE in the filters of one connection
-max_client_backlog = "64MB"           # unread bytes; above it an ordinary subscriber is disconnected
+max_client_backlog = "64MB"           # unread bytes in memory; above it they go to disk
 max_subscriptions_per_connection = 1024
 logon_timeout = "5s"
 # tls = { certificate = "server.pem", private_key = "server.key" } # relative to this file. More keys: client_ca = "ca.pem",
@@ -87,7 +87,11 @@ cache = "1m"                          # how long its acceptances are kept
 
 [limits]                              # for all connections together
 max_patterns = 8192
-max_waiting = "1GB"                   # unread bytes; above it the slowest connection is closed
+# message_memory_limit = "1GB"        # unread bytes in memory; above it what waits for the slowest client goes to disk
+# message_disk_limit = "1GB"          # unread bytes on disk; 0: no client is offlined, and the slowest one is cut off
+message_disk_path = "offline"         # below data_directory
+client_max_capacity = 0.5             # the part of both limits that one client may use
+# client_message_age_limit = "5m"     # of the oldest unread message; above it the client is cut off
 max_unfinished = "256MB"              # bytes of incomplete frames
 max_created_queues = 1000             # queues that clients created at run time; 0: clients cannot create queues
 max_query_copies = "64MB"             # copies of replaced records that one query may need

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -81,6 +82,10 @@ def _delays(value: Any) -> Any:
     return (value,) if isinstance(value, (str, int, float, timedelta)) else value
 
 
+#: The part of a limit that one client may use.
+Capacity = Annotated[float, Field(ge=0.001, le=1.0)]
+
+
 class Transport(Model):
     """An address for clients, and the limits of its connections."""
 
@@ -92,8 +97,13 @@ class Transport(Model):
     max_subscriptions_per_connection: Annotated[int, Field(ge=1, le=1 << 20)] = 1024
     #: Patterns in the filters of the subscriptions of one connection.
     max_patterns_per_connection: Annotated[int, Field(ge=0, le=1 << 20)] = 1024
-    #: Bytes that may wait for a connection with ordinary subscriptions before it is cut off.
+    #: Bytes that may wait for a connection with ordinary subscriptions, before they go to disk or
+    #: it is cut off.
     max_client_backlog: Annotated[int, size_between("64KB")] = 64 << 20
+    #: Default: that of the limits.
+    client_max_capacity: Capacity | None = None
+    #: Default: that of the limits.
+    client_message_age_limit: Period | None = None
     logon_timeout: Period = 5.0
     #: Connections over TLS only (docs/security.md).
     tls: ServerTLS | None = None
@@ -114,6 +124,8 @@ class Transport(Model):
             max_subscriptions_per_connection: int = ...,
             max_patterns_per_connection: int = ...,
             max_client_backlog: SizeLike = ...,
+            client_max_capacity: float | None = ...,
+            client_message_age_limit: DurationLike | None = ...,
             logon_timeout: DurationLike = ...,
             tls: ServerTLS | Table | None = ...,
             authentication: Authentication | Table | None = ...,
@@ -148,13 +160,32 @@ class Transport(Model):
         return []
 
 
+def _tenth_of_memory() -> int:
+    """A tenth of the memory of the machine, in bytes; 1 GB where the system does not say how much it has."""
+    try:
+        return max(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 10, 64 << 20)
+    except (ValueError, OSError, AttributeError):
+        return 1 << 30
+
+
 class Limits(Model):
     """Limits for all connections of all transports together."""
 
     #: Patterns in the filters of all subscriptions.
     max_patterns: Annotated[int, Field(ge=0, le=1 << 20)] = 8192
-    #: Bytes that may wait for connections; above it the one for which most waits is cut off.
-    max_waiting: Annotated[int, size_between("64KB")] = 1 << 30
+    #: Bytes that may wait for connections in memory. Above it, those of the connection with the
+    #: most go to disk, or it is cut off. Default: a tenth of the memory of the machine.
+    #: `max_waiting` is the older name.
+    message_memory_limit: Annotated[int, size_between("64KB")] = Field(default_factory=_tenth_of_memory)
+    #: Bytes that may wait for connections on disk. 0: none go to disk. Default: the larger of 1 GB
+    #: and `message_memory_limit`.
+    message_disk_limit: Annotated[int, size_between("0")] | None = None
+    #: Where they wait, below the data directory.
+    message_disk_path: Directory = Path("offline")
+    #: The part of each of both limits that one client may use.
+    client_max_capacity: Capacity = 0.5
+    #: The age of the oldest unread message above which a client is cut off.
+    client_message_age_limit: Period | None = None
     #: Bytes of frames that have not arrived whole; the connection that goes beyond is closed.
     max_unfinished: Annotated[int, size_between("64KB")] = 256 << 20
     #: Queues that clients created at run time; creating one more is refused.
@@ -172,12 +203,34 @@ class Limits(Model):
             self,
             *,
             max_patterns: int = ...,
+            message_memory_limit: SizeLike = ...,
             max_waiting: SizeLike = ...,
+            message_disk_limit: SizeLike | None = ...,
+            message_disk_path: DirectoryLike = ...,
+            client_max_capacity: float = ...,
+            client_message_age_limit: DurationLike | None = ...,
             max_unfinished: SizeLike = ...,
             max_created_queues: int = ...,
             max_query_copies: SizeLike = ...,
             max_pattern_topics: int = ...,
         ) -> None: ...
+
+    @property
+    def disk_limit(self) -> int:
+        """Bytes that may wait for connections on disk. 0: none go to disk."""
+        limit = self.message_disk_limit
+        return max(1 << 30, self.message_memory_limit) if limit is None else limit
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename(cls, values: Any) -> Any:
+        """Reads `max_waiting` as `message_memory_limit`."""
+        if isinstance(values, Mapping) and "max_waiting" in values and "message_memory_limit" not in values:
+            values = {
+                "message_memory_limit" if key == "max_waiting" else key: value
+                for key, value in values.items()
+            }
+        return values
 
 
 class RecordedTopic(Topics):
@@ -876,6 +929,7 @@ class Config(Model):
                         "max_subscriptions_per_connection": transport.max_subscriptions_per_connection,
                         "max_patterns_per_connection": transport.max_patterns_per_connection,
                         "max_client_backlog": transport.max_client_backlog,
+                        **limits_of_client(transport, limits),
                         "logon_timeout_ns": round(transport.logon_timeout * 1e9),
                         "authenticates": self.authentication_of(transport).method != "none",
                         "tls": transport.tls is not None,
@@ -885,7 +939,13 @@ class Config(Model):
                 + self._transport_inside(),
                 "limits": {
                     "max_patterns": limits.max_patterns,
-                    "max_waiting": limits.max_waiting,
+                    "max_waiting": limits.message_memory_limit,
+                    "message_disk_limit": 0 if in_memory else limits.disk_limit,
+                    "message_disk_path": None
+                    if in_memory
+                    else path_to_core(
+                        self.data_directory / limits.message_disk_path, "limits.message_disk_path"
+                    ),
                     "max_unfinished": limits.max_unfinished,
                     "max_created_queues": limits.max_created_queues,
                     "max_query_copies": limits.max_query_copies,
@@ -895,6 +955,17 @@ class Config(Model):
                 },
             }
         )
+
+
+def limits_of_client(transport: Transport, limits: Limits) -> dict[str, int | None]:
+    """The limits of each client of a transport, as the core reads them."""
+    capacity, age = transport.client_max_capacity, transport.client_message_age_limit
+    capacity = limits.client_max_capacity if capacity is None else capacity
+    age = limits.client_message_age_limit if age is None else age
+    return {
+        "client_max_capacity": max(1, round(capacity * 1000)),
+        "client_message_age_limit_ns": None if age is None else round(age * 1e9),
+    }
 
 
 def queue_of(settings: Mapping[str, Any]) -> Queue:

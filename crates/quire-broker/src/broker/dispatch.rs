@@ -445,6 +445,10 @@ impl Broker {
         self.drop_subscriptions(id);
         self.publishers.queue_acks();
         self.cx.session(id).phase = Phase::Closing;
+        if self.cx.session(id).outbox.drop_away() {
+            // It was among what is dropped.
+            self.publishers.repeat_acknowledgement(&mut self.cx, id);
+        }
         self.cx.clients.counters.note_end("closed");
         let told = ClientEvent { event: "disconnect", reason: Some("closed"), ..Default::default() };
         self.cx.tell_client(id, told);

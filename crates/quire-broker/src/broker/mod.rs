@@ -135,6 +135,7 @@ impl Broker {
         cx.clients.access.entitlements = entitlements;
         cx.clients.limited = LimitedUsers::new(user_limits);
         cx.open_links(&links);
+        cx.open_offline().map_err(|error| ConfigError::new("limits.message_disk_path", error.to_string()))?;
         warnings.into_iter().for_each(|text| cx.note(Event::ConfigWarning { text }));
         let mut broker = Broker {
             publishers: Publishers::new(&cx.config.name),
@@ -410,7 +411,9 @@ impl Broker {
             sequence: publisher.map_or(0, |publisher| publisher.highest()),
             sequence_jump_count: publisher.map_or(0, |publisher| publisher.jump_count()),
             subscription_count: session.subscriptions.len(),
-            backlog_bytes: session.outbox.size(),
+            backlog_bytes: session.outbox.size() - session.outbox.stored_size(),
+            offlined_bytes: session.outbox.stored_size(),
+            offlined: session.outbox.is_away(),
             transport: self.cx.config.transports[session.transport.0 as usize].name.clone(),
             connected: session.traffic.connected,
             messages_in: session.traffic.published_count,
@@ -433,6 +436,8 @@ impl Broker {
             duplicate_count: self.cx.clients.counters.duplicates,
             refused_count: self.cx.clients.counters.refused,
             delivered_count: self.cx.clients.counters.delivered,
+            offlined_count: self.cx.offlined_count(),
+            offlined_bytes: self.cx.clients.offline.size(),
             unreadable_count: self.cx.messages.unreadable.reports().count(),
             received_bytes: self.cx.clients.counters.received_bytes,
             sent_bytes: self.cx.clients.counters.sent_bytes,
@@ -600,10 +605,20 @@ impl Broker {
         while self.cx.clients.sessions.all_waiting_size() > 0 && self.cx.end_slow_users() {
             self.send_touched();
         }
-        while self.cx.clients.sessions.all_waiting_size() as u64 > self.cx.config.limits.max_waiting {
-            self.cx.end_slowest();
+        let limit = self.cx.config.limits.max_waiting;
+        loop {
+            let (size, writing_size) =
+                (self.cx.clients.sessions.all_waiting_size(), self.cx.clients.offline.writing_size());
+            // What is written to disk now is still in memory, within the same limit once more.
+            if size.saturating_sub(writing_size.min(limit as usize)) as u64 <= limit {
+                break;
+            }
+            if !self.cx.page_out_largest() {
+                self.cx.end_slowest();
+            }
             self.send_touched();
         }
+        self.cx.serve_offline();
     }
 
     fn send_touched(&mut self) {
@@ -784,6 +799,7 @@ impl Broker {
                 Timer::Logon(id) => self.end_late_logon(id),
                 Timer::Heartbeat(id) => self.cx.beat(id),
                 Timer::Silence(id) => self.cx.check_silence(id),
+                Timer::Age(id) => self.cx.check_age(id),
                 Timer::Acknowledge(id) => self.publishers.acknowledge_now(&mut self.cx, id),
                 Timer::Rate(id) => self.cx.resume_commands(id, Stall::Rate),
                 Timer::Replay(replay) => self.bookmarks.wake(&[replay]),

@@ -81,6 +81,15 @@ impl Publishers {
         }
     }
 
+    /// Sends the last acknowledgement once more.
+    pub(crate) fn repeat_acknowledgement(&mut self, cx: &mut Context, id: SessionId) {
+        let key = cx.session(id).identity.as_ref().map(|identity| identity.publisher);
+        let sequence = key.and_then(|key| self.get(key)).map_or(0, |publisher| publisher.persisted());
+        if sequence > 0 {
+            cx.put(id, &Reply::Persisted { sequence });
+        }
+    }
+
     pub(crate) fn flush(&mut self, cx: &mut Context, id: SessionId, command: u32, acks: Acks) {
         cx.acknowledge_received(id, command, 0, acks);
         let session = cx.session(id);

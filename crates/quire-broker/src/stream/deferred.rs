@@ -123,8 +123,8 @@ impl PublishStream {
         session_state.deferred_size += charge;
         let size = session_state.deferred_size + session_state.outbox.backlog_size();
         cx.touch(session);
-        let limit = cx.transport_of(session).max_client_backlog;
-        if size as u64 > limit {
+        if size as u64 > cx.backlog_max(session) {
+            let limit = cx.transport_of(session).max_client_backlog;
             let reason = format!(
                 "slow filters: more than max_client_backlog ({limit} bytes) of messages wait until the filters of this connection are evaluated"
             );

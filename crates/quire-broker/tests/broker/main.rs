@@ -45,6 +45,7 @@ mod links;
 mod maintenance;
 mod model;
 mod not_last_value;
+mod offlining;
 mod pair;
 mod pausing;
 mod publishing;

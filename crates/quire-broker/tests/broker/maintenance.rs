@@ -481,8 +481,8 @@ fn the_figures_have_the_same_names_for_clients_and_for_the_process() {
     };
     assert_eq!(
         names(&stats),
-        "appended clients connections delivered duplicates journal_failed persisted published publishers queues received_bytes \
-         refused replay_lag replays sent_bytes subscriptions unpersisted_bytes unreadable"
+        "appended clients connections delivered duplicates journal_failed offlined_bytes offlined_clients persisted published publishers \
+         queues received_bytes refused replay_lag replays sent_bytes subscriptions unpersisted_bytes unreadable"
     );
     assert_eq!(
         names(&stats["queues"]["jobs"]),
@@ -494,6 +494,6 @@ fn the_figures_have_the_same_names_for_clients_and_for_the_process() {
     assert_eq!(
         names(&stats["clients"][0]),
         "backlog_bytes bytes_in bytes_out client_name client_version connected_ns connection denied_reads denied_writes messages_in messages_out \
-         peer sequence sequence_jumps subscriptions tls transport user writable"
+         offlined offlined_bytes peer sequence sequence_jumps subscriptions tls transport user writable"
     );
 }

@@ -18,6 +18,7 @@ use serde::Deserialize;
 
 use crate::entitlement::{Entitlements, EntrySettings, Explanation, Right, UserLimitSettings, UserLimits};
 use crate::events::EventsConfig;
+use crate::offline::{backlog_max, share_of};
 use crate::topic::RecordingRule;
 use conflated::ConflatedTopicSettings;
 use links::{Definition as LinkDefinition, ReplicatedTopic, ReplicationConfig};
@@ -233,6 +234,12 @@ pub struct TransportConfig {
     /// Bytes that wait to be sent on one connection, without the bytes of replays. Above the limit,
     /// the connection is ended as `slow_consumer`.
     pub max_client_backlog: u64,
+    /// The part of `max_waiting` and of `message_disk_limit` that one connection may use, in
+    /// thousandths.
+    pub client_max_capacity: u16,
+    /// The age of the oldest unread message above which a connection is ended as `slow_consumer`,
+    /// in nanoseconds; `None`: no age.
+    pub client_message_age_limit_ns: Option<u64>,
     /// Time within which a connection must have logged on, in nanoseconds.
     pub logon_timeout_ns: u64,
     /// The driver checks the password of each logon, except those of administrators.
@@ -254,6 +261,11 @@ pub struct Limits {
     /// largest share is ended as `slow_consumer`. Without the limit, `max_connections` times
     /// `max_client_backlog` could wait.
     pub max_waiting: u64,
+    /// Bytes of messages for slow connections on disk; 0: none, and a connection beyond its limit
+    /// is ended.
+    pub message_disk_limit: u64,
+    /// The directory of these messages; `None`: as with a limit of 0.
+    pub message_disk_path: Option<PathBuf>,
     /// Bytes appended but not yet persisted. Above the limit, the server stops reading from
     /// publishers until the journal has caught up.
     pub max_unpersisted: u64,
@@ -653,6 +665,7 @@ impl BrokerConfig {
     /// Warns of limits that are too small for the largest message of another transport. Every
     /// connection may receive this message.
     fn warn_of_sizes(&self, warnings: &mut Vec<String>) {
+        let limits = &self.limits;
         let Some(largest) = self.transports.iter().max_by_key(|transport| transport.max_message_size) else {
             return;
         };
@@ -665,7 +678,8 @@ impl BrokerConfig {
                     transport.name, transport.max_message_size
                 ));
             }
-            if transport.max_client_backlog < size.into() {
+            let offlines = limits.message_disk_path.is_some() && limits.message_disk_limit > 0;
+            if backlog_max(transport.max_client_backlog, offlines) < size.into() {
                 warnings.push(format!(
                     "transport {:?}: max_client_backlog is {} bytes, and clients of the transport {name:?} may publish {size} \
                      bytes (max_message_size). Such a message disconnects ordinary subscribers with slow_consumer",
@@ -747,6 +761,16 @@ impl TransportConfig {
         Duration::from_nanos(self.logon_timeout_ns)
     }
 
+    /// [`TransportConfig::client_message_age_limit_ns`] as a duration.
+    pub fn client_message_age_limit(&self) -> Option<Duration> {
+        self.client_message_age_limit_ns.map(Duration::from_nanos)
+    }
+
+    /// Bytes that may wait for one connection in memory, before it is offlined.
+    pub fn memory_share(&self, max_waiting: u64) -> u64 {
+        self.max_client_backlog.min(share_of(max_waiting, self.client_max_capacity))
+    }
+
     fn check(&self, path: &str, errors: &mut ConfigErrors) {
         let subscriptions = self.max_subscriptions_per_connection.into();
         let ranges = [
@@ -755,6 +779,8 @@ impl TransportConfig {
             ("max_subscriptions_per_connection", subscriptions, 1, 1 << 20),
             ("max_patterns_per_connection", self.max_patterns_per_connection.into(), 0, 1 << 20),
             ("max_client_backlog", self.max_client_backlog, 1024, u64::MAX),
+            ("client_max_capacity", self.client_max_capacity.into(), 1, 1000),
+            ("client_message_age_limit_ns", self.client_message_age_limit_ns.unwrap_or(1), 1, u64::MAX),
             ("logon_timeout_ns", self.logon_timeout_ns, 1, u64::MAX),
         ];
         for (key, value, low, high) in ranges {
@@ -772,6 +798,8 @@ impl Default for TransportConfig {
             max_subscriptions_per_connection: 1024,
             max_patterns_per_connection: 1024,
             max_client_backlog: 64 << 20,
+            client_max_capacity: 500,
+            client_message_age_limit_ns: None,
             logon_timeout_ns: 5_000_000_000,
             authenticates: false,
             tls: false,
@@ -820,6 +848,8 @@ impl Default for Limits {
         Limits {
             max_patterns: 8192,
             max_waiting: 1 << 30,
+            message_disk_limit: 1 << 30,
+            message_disk_path: None,
             max_unpersisted: 64 << 20,
             max_unfinished: 256 << 20,
             max_topics: 100_000,

@@ -15,7 +15,7 @@ use quire_journal::Position;
 pub use crate::ids::PublisherKey;
 pub use batch::{OwnedPublish, RestOfBatch};
 pub use kept::{KeptBuffers, KeptBytes};
-pub use outbox::{Outbox, SharedData, Taken};
+pub use outbox::{Outbox, Piece, SharedData, Taken};
 
 use crate::Access;
 use crate::codec::Codec;

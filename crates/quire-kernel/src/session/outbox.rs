@@ -3,15 +3,20 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crate::codec::Encoder;
+use crate::offline::Page;
 use quire_command::{Message, Reply};
+use quire_types::time::Instant;
 
 /// Bytes of a chunk above which the next frame begins another chunk. So the backlog of a connection
 /// that accepts no bytes grows without copies, and is freed in parts that the allocator reuses.
 const CHUNK_SIZE: usize = 256 * 1024;
 
 /// Bytes of frames, in order. Uses no memory while it is empty.
+///
+/// Its middle can be on disk: see [`Away`].
 #[derive(Debug)]
 pub struct Outbox {
     encoder: Encoder,
@@ -30,6 +35,53 @@ pub struct Outbox {
     closed_size: Option<usize>,
     /// Messages that were put into it.
     message_count: u64,
+    /// The chunks of `full` and `last` are sent after it.
+    away: Option<Box<Away>>,
+    /// Bytes that were taken from it.
+    taken_size: u64,
+    /// Numbers of bytes, and when they had been put into it.
+    marks: VecDeque<(u64, Instant)>,
+}
+
+/// The middle of an outbox that is on disk, or on its way. The order is: the chunks before it, the
+/// page that a job reads, the pages, those that a job writes, and then the chunks of the outbox.
+#[derive(Debug, Default)]
+struct Away {
+    before: VecDeque<Chunk>,
+    reading_size: usize,
+    pages: VecDeque<Page>,
+    pages_size: usize,
+    writing_size: usize,
+}
+
+impl Away {
+    fn size(&self) -> usize {
+        self.reading_size + self.pages_size + self.writing_size
+    }
+}
+
+/// Chunks that begin and end between two frames.
+#[derive(Debug)]
+pub struct Piece(Vec<Chunk>);
+
+impl Piece {
+    /// Its bytes.
+    pub fn size(&self) -> usize {
+        self.0.iter().map(|chunk| chunk.bytes.size()).sum()
+    }
+
+    /// Its bytes from replays.
+    pub fn replayed_size(&self) -> usize {
+        self.0.iter().map(|chunk| chunk.replayed_size).sum()
+    }
+
+    /// Its bytes, in their order.
+    pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.iter().map(|chunk| match &chunk.bytes {
+            Bytes::Own(bytes) => bytes.as_slice(),
+            Bytes::Shared(data) => &data.bytes,
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -104,6 +156,9 @@ impl Outbox {
             shared_size: 0,
             closed_size: None,
             message_count: 0,
+            away: None,
+            taken_size: 0,
+            marks: VecDeque::new(),
         }
     }
 
@@ -206,12 +261,19 @@ impl Outbox {
 
     /// Bytes that wait.
     pub fn size(&self) -> usize {
-        self.full_size + self.last.len()
+        self.full_size + self.last.len() + self.away.as_ref().map_or(0, |away| away.size())
     }
 
-    /// Bytes that wait and count against the limit of the backlog.
+    /// Bytes that wait on disk.
+    pub fn stored_size(&self) -> usize {
+        self.away.as_ref().map_or(0, |away| away.reading_size + away.pages_size)
+    }
+
+    /// Bytes that wait in memory and count against the limit of the backlog.
+    #[inline]
     pub fn backlog_size(&self) -> usize {
-        self.size() - self.full_replayed_size - self.last_replayed_size
+        let writing_size = self.away.as_ref().map_or(0, |away| away.writing_size);
+        self.full_size + self.last.len() + writing_size - self.full_replayed_size - self.last_replayed_size
     }
 
     /// The part of the backlog that only this outbox holds.
@@ -223,9 +285,22 @@ impl Outbox {
         self.size() == 0
     }
 
-    /// The next bytes to be sent; `None` when there are none.
+    /// Whether bytes can be sent now: they are not on disk.
+    #[inline]
+    pub fn has_next(&self) -> bool {
+        match &self.away {
+            None => !self.is_empty(),
+            Some(away) => !away.before.is_empty(),
+        }
+    }
+
+    /// The next bytes to be sent; `None` when there are none in memory.
     pub fn take(&mut self) -> Option<Taken> {
-        let chunk = match self.full.pop_front() {
+        let first = match &mut self.away {
+            None => self.full.pop_front(),
+            Some(away) => Some(away.before.pop_front()?),
+        };
+        let chunk = match first {
             Some(full) => {
                 self.full_size -= full.bytes.size();
                 self.full_replayed_size -= full.replayed_size;
@@ -254,12 +329,14 @@ impl Outbox {
             }
         };
         left -= taken.size();
+        self.taken_size += taken.size() as u64;
         self.closed_size = self.closed_size.and(Some(left));
         (taken.size() > 0).then_some(taken)
     }
 
-    /// Bytes that are appended from now on are not sent.
+    /// Bytes that are appended from now on are not sent, and neither are those on disk.
     pub fn close(&mut self) {
+        self.drop_away();
         self.closed_size = Some(self.size());
     }
 
@@ -304,6 +381,10 @@ impl Outbox {
     /// Drops the messages that wait, except for the rest of one whose begin was taken. Other frames
     /// stay.
     pub fn drop_messages(&mut self) {
+        if let Some(away) = self.away.take() {
+            let after = std::mem::replace(&mut self.full, away.before);
+            self.full.extend(after);
+        }
         let rest = self.full.pop_front_if(|chunk| matches!(chunk.bytes, Bytes::Shared(_)));
         let encoder = self.encoder;
         let dropped = std::mem::replace(self, Outbox::new(encoder));
@@ -322,6 +403,159 @@ impl Outbox {
             self.shared_size = if chunk.replayed_size == 0 { size } else { 0 };
             self.full.push_back(chunk);
         }
+    }
+
+    /// Whether a part of it is on disk, or on its way.
+    #[inline]
+    pub fn is_away(&self) -> bool {
+        self.away.is_some()
+    }
+
+    /// Bytes after those on disk that could follow them.
+    #[inline]
+    pub fn tail_size(&self) -> usize {
+        match &self.away {
+            Some(away) if away.writing_size == 0 => {
+                self.full_size - away.before.iter().map(|chunk| chunk.bytes.size()).sum::<usize>()
+            }
+            _ => 0,
+        }
+    }
+
+    /// Bytes that [`Outbox::page_out`] would return.
+    pub fn movable_size(&self, before_size: usize) -> usize {
+        match &self.away {
+            Some(_) => self.tail_size(),
+            None => self.full_size.saturating_sub(before_size),
+        }
+    }
+
+    /// Takes the chunks that may wait on disk. About `before_size` bytes at the front stay. Pass
+    /// the pages to [`Outbox::paged_out`].
+    pub fn page_out(&mut self, before_size: usize) -> Option<Vec<Piece>> {
+        if self.away.as_ref().is_some_and(|away| away.writing_size > 0) {
+            return None;
+        }
+        let mut before = VecDeque::new();
+        if self.away.is_none() {
+            let mut size = 0;
+            // A piece begins with a frame. So the rest of a frame whose begin was sent stays.
+            while let Some(chunk) =
+                self.full.pop_front_if(|chunk| size < before_size || matches!(chunk.bytes, Bytes::Shared(_)))
+            {
+                size += chunk.bytes.size();
+                before.push_back(chunk);
+            }
+        }
+        if self.full.is_empty() {
+            self.full = before;
+            return None;
+        }
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut writing_size = 0;
+        for chunk in std::mem::take(&mut self.full) {
+            self.full_size -= chunk.bytes.size();
+            self.full_replayed_size -= chunk.replayed_size;
+            writing_size += chunk.bytes.size();
+            match (&chunk.bytes, pieces.last_mut()) {
+                (Bytes::Shared(data), Some(piece)) => {
+                    self.shared_size -= if chunk.replayed_size == 0 { data.bytes.len() } else { 0 };
+                    piece.0.push(chunk);
+                }
+                _ => pieces.push(Piece(vec![chunk])),
+            }
+        }
+        let away = self.away.get_or_insert_default();
+        away.before.extend(before);
+        away.writing_size = writing_size;
+        Some(pieces)
+    }
+
+    /// Pieces are on disk now, except those that are left. Returns whether the outbox still needs
+    /// them.
+    pub fn paged_out(&mut self, pages: Vec<Page>, left: Vec<Piece>) -> bool {
+        let Some(away) = self.away.as_mut().filter(|away| away.writing_size > 0) else { return false };
+        away.writing_size = 0;
+        away.pages_size += pages.iter().map(Page::size).sum::<usize>();
+        away.pages.extend(pages);
+        for piece in left.into_iter().rev() {
+            for chunk in piece.0.into_iter().rev() {
+                self.full_size += chunk.bytes.size();
+                self.full_replayed_size += chunk.replayed_size;
+                if let Bytes::Shared(data) = &chunk.bytes {
+                    self.shared_size += if chunk.replayed_size == 0 { data.bytes.len() } else { 0 };
+                }
+                self.full.push_front(chunk);
+            }
+        }
+        self.return_if_empty();
+        true
+    }
+
+    /// The next page, when less than `before_size` bytes are before it and no other one is read.
+    /// Pass its content to [`Outbox::paged_in`].
+    pub fn page_in(&mut self, before_size: usize) -> Option<Page> {
+        let away = self.away.as_mut().filter(|away| away.reading_size == 0)?;
+        if away.before.iter().map(|chunk| chunk.bytes.size()).sum::<usize>() >= before_size {
+            return None;
+        }
+        let page = away.pages.pop_front()?;
+        away.pages_size -= page.size();
+        away.reading_size = page.size();
+        Some(page)
+    }
+
+    /// The pieces of a page, with their bytes from replays, are in memory again. Returns whether
+    /// the outbox still needs them.
+    pub fn paged_in(&mut self, pieces: Vec<(Vec<u8>, usize)>) -> bool {
+        let Some(away) = self.away.as_mut().filter(|away| away.reading_size > 0) else { return false };
+        away.reading_size = 0;
+        for (bytes, replayed_size) in pieces {
+            self.full_size += bytes.len();
+            self.full_replayed_size += replayed_size;
+            away.before.push_back(Chunk { bytes: Bytes::Own(bytes), replayed_size });
+        }
+        self.return_if_empty();
+        true
+    }
+
+    /// All of it is in memory again.
+    fn return_if_empty(&mut self) {
+        if let Some(away) = self.away.take_if(|away| away.size() == 0) {
+            let after = std::mem::replace(&mut self.full, away.before);
+            self.full.extend(after);
+        }
+    }
+
+    /// Drops what is on disk, and what follows it. Returns whether there was something.
+    pub fn drop_away(&mut self) -> bool {
+        let Some(away) = self.away.take() else { return false };
+        let own = std::mem::replace(self, Outbox::new(self.encoder));
+        (self.message_count, self.taken_size) = (own.message_count, own.taken_size);
+        for chunk in away.before {
+            if let Bytes::Shared(data) = &chunk.bytes {
+                self.shared_size += if chunk.replayed_size == 0 { data.bytes.len() } else { 0 };
+            }
+            self.push_full(chunk);
+        }
+        true
+    }
+
+    /// Notes that the bytes in it are there at this time, or up to `interval` earlier.
+    pub fn mark(&mut self, now: Instant, interval: Duration) {
+        self.oldest();
+        let size = self.taken_size + self.size() as u64;
+        match self.marks.back_mut() {
+            Some((marked_size, at)) if now < *at + interval => *marked_size = size,
+            _ => self.marks.push_back((size, now)),
+        }
+    }
+
+    /// When the oldest of its bytes was put into it, or up to the interval of marks earlier;
+    /// `None`: no bytes were marked.
+    pub fn oldest(&mut self) -> Option<Instant> {
+        while self.marks.pop_front_if(|(size, _)| *size <= self.taken_size).is_some() {}
+        self.marks.front().map(|(_, at)| *at)
     }
 
     /// Drops the buffered output. It is never sent.
