@@ -133,9 +133,13 @@ fn check_wildcard(topic: &str) -> Result<(), TopicError> {
 
 /// A compiled pattern. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct TopicPattern {
-    regex: Arc<Regex>,
-    prefix: Arc<str>,
+pub struct TopicPattern(Arc<Compiled>);
+
+/// One allocation, because each subscription has a selector.
+#[derive(Debug)]
+struct Compiled {
+    regex: Regex,
+    prefix: Box<str>,
     takes_reserved: bool,
 }
 
@@ -149,33 +153,32 @@ impl TopicPattern {
             .size_limit(PATTERN_SIZE_MAX)
             .dfa_size_limit(PATTERN_CACHE_SIZE_MAX)
             .build()
-            .map(|regex| TopicPattern {
-                regex: Arc::new(regex),
-                prefix: prefix_of(pattern).into(),
-                takes_reserved: takes_reserved(pattern),
+            .map(|regex| {
+                let (prefix, takes_reserved) = (prefix_of(pattern).into(), takes_reserved(pattern));
+                TopicPattern(Arc::new(Compiled { regex, prefix, takes_reserved }))
             })
             .map_err(|error| TopicError::Pattern { pattern: pattern.into(), reason: in_one_line(&error) })
     }
 
     /// As it was written.
     pub fn text(&self) -> &str {
-        self.regex.as_str()
+        self.0.regex.as_str()
     }
 
     /// A prefix of every topic in which the pattern is found: the plain text after `^`.
     pub fn prefix(&self) -> &str {
-        &self.prefix
+        &self.0.prefix
     }
 
     /// Whether the pattern is found in `topic`. A topic of the server is found only by a pattern
     /// that begins with [`RESERVED_PREFIX`].
     pub fn matches(&self, topic: &str) -> bool {
-        (self.takes_reserved || !is_reserved(topic)) && self.regex.is_match(topic)
+        (self.0.takes_reserved || !is_reserved(topic)) && self.0.regex.is_match(topic)
     }
 
     /// Whether the pattern can match topics of the server.
     pub fn takes_reserved(&self) -> bool {
-        self.takes_reserved
+        self.0.takes_reserved
     }
 }
 
