@@ -428,7 +428,9 @@ def an_instance_sends_to_another_one(directory: Path, _: pytest.MonkeyPatch) -> 
         names |= compared(tree, to, "two", unacknowledged_bytes=0, instance="two", user=None, tls=False)
         assert tree[to]["two"]["address"].startswith("127.0.0.1:")
         names.add(f"{to}/address")
-        names |= compared(tree, to, "two", last_error=None, acknowledged=tree[to]["two"]["acknowledged"])
+        names |= compared(
+            tree, to, "two", last_error=None, conflicts=0, acknowledged=tree[to]["two"]["acknowledged"]
+        )
         assert tree[to]["two"]["acknowledged"] >= 3
         assert tree[to]["two"]["connects"] >= 1
         names.add(f"{to}/connects")

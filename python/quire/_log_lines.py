@@ -166,9 +166,13 @@ LINES: Final[dict[str, Line]] = {
         "This instance ended the link of another instance.",
         "The reason says what does not fit. The other side tries again.",
     ),
-    "12-0010": Line("The connection of an instance that sent its records is gone."),
     "12-0009": Line(
-        "A message of another instance is not recorded here, so the logs differ.",
+        "A message of another instance is not recorded here: another message has its bookmark.",
+        "Let each program use one name, and publish on one instance at a time.",
+    ),
+    "12-0010": Line("The connection of an instance that sent its records is gone."),
+    "12-0011": Line(
+        "A destination has not recorded a message: another message has its bookmark there.",
         "Let each program use one name, and publish on one instance at a time.",
     ),
     "20-0001": Line(

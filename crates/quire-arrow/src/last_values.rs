@@ -73,6 +73,8 @@ struct Newest {
     instance: u32,
     /// A hash of the publisher.
     publisher: u32,
+    /// The sequence of the message or of the delete.
+    sequence: u64,
 }
 
 /// The newest change of each key, by the stamps of the changes.
@@ -96,14 +98,18 @@ impl Changes {
     }
 
     /// A change of a key. It decides when it is the next one of the same publisher, or when its
-    /// stamp is not lower.
+    /// stamp is not lower. A late one does not replace a later one of its publisher.
     fn put(&mut self, key: &[u8], change: Newest, is_late: bool) {
         let Changes { newest, names } = self;
         let known = newest.entry(xxh3_128(key)).or_insert(change);
         let stamp = |change: &Newest| (change.time, &names[change.instance as usize]);
+        let is_own = known.publisher == change.publisher;
+        if is_own && is_late && known.sequence > change.sequence {
+            return;
+        }
         if stamp(known) <= stamp(&change) {
             *known = change;
-        } else if known.publisher == change.publisher && !is_late {
+        } else if is_own {
             let Newest { time, instance, .. } = *known;
             *known = Newest { time, instance, ..change };
         }
@@ -134,10 +140,12 @@ pub fn last_values(
         for record in batch.records().filter(|record| record.topic == topic) {
             let (instance, time) = (changes.instance_of(&record), record.stamp());
             let publisher = (record.publisher.get() ^ record.publisher.get() >> 32) as u32;
+            let sequence = record.sequence;
             match (record.kind, record.key()) {
                 (RecordKind::Publish, Some(key)) => {
                     let end = lifetimes.end_of(&record);
-                    let change = Newest { position: record.position, end, time, instance, publisher };
+                    let position = record.position;
+                    let change = Newest { position, end, time, instance, publisher, sequence };
                     changes.put(key, change, record.is_late);
                     found.keyed_count += 1;
                 }
@@ -145,7 +153,7 @@ pub fn last_values(
                 (RecordKind::Delete, _) => {
                     for key in record.deleted_keys() {
                         let (position, end) = (Position::ZERO, Timestamp::default());
-                        let change = Newest { position, end, time, instance, publisher };
+                        let change = Newest { position, end, time, instance, publisher, sequence };
                         changes.put(key, change, record.is_late);
                     }
                 }

@@ -67,7 +67,7 @@ use receipt::Receipts;
 pub use receipt::{BatchError, Outcome, ReceiptId};
 use reconnect::Backoff;
 pub use reconnect::{Reconnect, ServerChooser};
-pub use resume_position::{LastBookmarks, ResumePosition};
+pub use resume_position::{LastBookmarks, ResumePosition, SequenceRange};
 pub use subscription::{RecordsSpec, SubscriptionSpec};
 use subscription::{Replacement, Subscriptions, bad_option};
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use quire_types::Bookmark;
 
-use super::resume_position::last_of_each;
-use super::{Lease, Message};
+use super::resume_position::ranges_of;
+use super::{Lease, Message, SequenceRange};
 
 /// The most messages, from the first unprocessed one on, whose state is remembered, 32 bytes each.
 /// A handler that fails on one message and continues with others fills it. From then on the
@@ -56,8 +56,8 @@ pub enum Processed {
         last: Bookmark,
         /// The number of its instance.
         instance: u16,
-        /// The last new message of every publisher.
-        publishers: Vec<Bookmark>,
+        /// The new messages.
+        received: Vec<SequenceRange>,
     },
     /// A message after unprocessed messages.
     Ahead(Bookmark),
@@ -163,8 +163,8 @@ impl SubscriptionProgress {
             .range(..count)
             .rev()
             .find_map(|message| Some((message.bookmark?, message.instance)));
-        let publishers = last_of_each(self.messages.drain(..count).filter_map(|message| message.bookmark));
+        let received = ranges_of(self.messages.drain(..count).filter_map(|message| message.bookmark));
         let (last, instance) = last?;
-        Some(Processed::UpTo { last, instance, publishers })
+        Some(Processed::UpTo { last, instance, received })
     }
 }

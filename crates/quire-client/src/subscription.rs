@@ -9,7 +9,7 @@ use quire_types::Bookmark;
 use super::command::CommandId;
 use super::last_values::packed;
 use super::message::Cause;
-use super::resume_position::{last_of_each, text_of};
+use super::resume_position::{ranges_of, text_of};
 use super::view::{Name, Shown, View};
 use super::{Event, Failure, Instance, LastBookmarks, Message, Renewal, ResumePosition};
 use quire_command::subscribe::{Family, Former, FormerLog, OptionError, OptionName, OptionSet, Request};
@@ -556,7 +556,7 @@ impl Subscriptions {
         }
         messages.iter_mut().for_each(|message| message.set_origin(instance.number, entry.generation));
         let last = messages.iter().rev().find_map(Message::bookmark);
-        let publishers = last_of_each(messages.iter().filter_map(Message::bookmark));
+        let received = ranges_of(messages.iter().filter_map(Message::bookmark));
         if entry.catches_up {
             let had = &entry.resume_position.publishers;
             messages.retain(|message| message.bookmark().is_none_or(|bookmark| !had.has(bookmark)));
@@ -566,7 +566,7 @@ impl Subscriptions {
             received.into_iter().for_each(|message| message.add_each_deleted(messages));
         }
         if let Some(last) = last {
-            entry.resume_position.reach(last, &instance.name, &publishers);
+            entry.resume_position.reach(last, &instance.name, &received);
             entry.follow_log();
         }
         number

@@ -111,7 +111,7 @@ impl Known {
                 (self.run, self.run_begin) = (step.run, sequence);
             }
         }
-        self.holes.take_if(|holes| holes.0.is_empty());
+        self.holes.take_if(|holes| holes.ranges.is_empty());
     }
 
     fn fill(&mut self, step: &Step) {
@@ -134,8 +134,16 @@ impl Known {
         self.run > 0 && (self.run_begin..=self.highest).contains(&sequence) && !self.is_in_hole(sequence)
     }
 
+    /// Whether it is known that the log lacks the sequence, although it has higher ones.
+    pub fn lacks(&self, sequence: u64) -> bool {
+        self.holes.as_ref().is_some_and(|holes| sequence > holes.wide_through && holes.contains(sequence))
+    }
+
     /// The log has this sequence or a higher one. No more is known of the record.
     pub fn raise(&mut self, sequence: u64) {
+        if let Some(holes) = &mut self.holes {
+            holes.wide_through = u64::MAX;
+        }
         if sequence > self.highest {
             (self.highest, self.run, self.run_begin) = (sequence, 0, 1);
         }
@@ -146,62 +154,70 @@ impl Known {
         self.holes.as_ref().is_some_and(|holes| holes.contains(sequence))
     }
 
+    /// Holes up to this sequence may contain sequences that the log has.
+    pub fn wide_through(&self) -> u64 {
+        self.holes.as_ref().map_or(0, |holes| holes.wide_through)
+    }
+
     /// The holes, ascending: first and last sequence of each.
     pub fn holes(&self) -> &[(u64, u64)] {
-        self.holes.as_ref().map_or(&[], |holes| &holes.0)
+        self.holes.as_ref().map_or(&[], |holes| &holes.ranges)
     }
 }
 
 /// Ranges of sequences, ascending and apart from each other. A range can be too wide, and never too
 /// narrow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Holes(Vec<(u64, u64)>);
+pub(crate) struct Holes {
+    ranges: Vec<(u64, u64)>,
+    /// Up to here, the ranges may contain sequences that the log has. It has none of the others.
+    wide_through: u64,
+}
 
-/// The most ranges of one publisher. Above it, the two nearest ranges become one. A merged range
-/// costs searches in the log, and no record.
+/// The most ranges of one publisher. Above it, the two lowest ranges become one. A merged range
+/// costs searches in the log. It costs a record only when journal files were removed: the log then
+/// cannot say whether it had a record that it lacks.
 pub(crate) const HOLES_MAX: usize = 64;
 
 impl Holes {
-    /// The ranges, if they can be those of a publisher with this highest sequence.
-    pub fn new(ranges: Vec<(u64, u64)>, highest: u64) -> Option<Self> {
+    /// The ranges of a file, if they can be those of a publisher with this highest sequence. Those
+    /// up to `wide_through` may contain sequences that the log has.
+    pub fn new(ranges: Vec<(u64, u64)>, highest: u64, wide_through: u64) -> Option<Self> {
         let is_ascending = ranges.is_sorted_by(|a, b| a.1 < b.0) && ranges.iter().all(|(a, b)| a <= b);
         let is_within = ranges.first()?.0 > 0 && ranges.last()?.1 < highest && ranges.len() <= HOLES_MAX;
-        (is_ascending && is_within).then_some(Holes(ranges))
+        (is_ascending && is_within).then_some(Holes { ranges, wide_through })
     }
 
     fn contains(&self, sequence: u64) -> bool {
-        let at = self.0.partition_point(|(_, last)| *last < sequence);
-        self.0.get(at).is_some_and(|(first, _)| *first <= sequence)
+        let at = self.ranges.partition_point(|(_, last)| *last < sequence);
+        self.ranges.get(at).is_some_and(|(first, _)| *first <= sequence)
     }
 
     /// Adds a range above all others.
     fn add(&mut self, first: u64, last: u64) {
-        debug_assert!(self.0.last().is_none_or(|(_, before)| *before < first), "above all others");
-        self.0.push((first, last));
+        debug_assert!(self.ranges.last().is_none_or(|(_, before)| *before < first), "above all others");
+        self.ranges.push((first, last));
         self.keep_limit();
     }
 
     /// The log has the sequence now. Its publisher used none between `follows` and it.
     fn fill(&mut self, sequence: u64, follows: Option<u64>) {
-        let at = self.0.partition_point(|(_, last)| *last < sequence);
-        let Some((first, last)) = self.0.get(at).copied().filter(|(first, _)| *first <= sequence) else {
+        let at = self.ranges.partition_point(|(_, last)| *last < sequence);
+        let Some((first, last)) = self.ranges.get(at).copied().filter(|(first, _)| *first <= sequence) else {
             return;
         };
         let follows = follows.unwrap_or(sequence).min(sequence - 1);
         let left = (first <= follows).then_some((first, follows));
         let right = (sequence < last).then_some((sequence + 1, last));
-        self.0.splice(at..=at, left.into_iter().chain(right));
+        self.ranges.splice(at..=at, left.into_iter().chain(right));
         self.keep_limit();
     }
 
     fn keep_limit(&mut self) {
-        if self.0.len() <= HOLES_MAX {
-            return;
-        }
-        let distance = |at: &usize| self.0[at + 1].0 - self.0[*at].1;
-        if let Some(nearest) = (0..self.0.len() - 1).min_by_key(distance) {
-            self.0[nearest].1 = self.0[nearest + 1].1;
-            self.0.remove(nearest + 1);
+        while self.ranges.len() > HOLES_MAX {
+            let (first, _) = self.ranges.remove(0);
+            self.ranges[0].0 = first;
+            self.wide_through = self.wide_through.max(self.ranges[0].1);
         }
     }
 }
@@ -396,6 +412,10 @@ mod tests {
                 let holes = known.holes().iter().flat_map(|(first, last)| *first..=*last);
                 prop_assert_eq!(holes.collect::<BTreeSet<_>>(), model.missing.clone());
                 prop_assert_eq!(known.holes.is_none(), model.missing.is_empty());
+                let lacked = (1..=known.highest + 1).filter(|sequence| known.lacks(*sequence));
+                let wide_through = known.holes.as_ref().map_or(0, |holes| holes.wide_through);
+                let missing = model.missing.range(wide_through + 1..).copied();
+                prop_assert!(lacked.eq(missing), "{:?}", known);
                 for (sequence, run) in &model.runs {
                     prop_assert!(!known.has_in_run(*sequence) || *run == known.run, "{} {:?}", sequence, known);
                 }
@@ -421,7 +441,9 @@ mod tests {
                 }
                 prop_assert!(known.holes().len() <= HOLES_MAX);
                 prop_assert!(missing.iter().all(|sequence| known.is_in_hole(*sequence)));
-                let ranges = Holes::new(known.holes().to_vec(), known.highest);
+                let mut lacked = (1..12_000).filter(|sequence| known.lacks(*sequence));
+                prop_assert!(lacked.all(|sequence| missing.contains(&sequence)));
+                let ranges = Holes::new(known.holes().to_vec(), known.highest, 0);
                 prop_assert!(ranges.is_some() || known.holes().is_empty());
             }
         }

@@ -79,10 +79,13 @@ impl Publishers {
 
 const FILE_NAME: &str = "clients.ack";
 const NAME: &str = "clients";
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// Bytes before the entries.
 const HEAD_SIZE: usize = 36;
 const ENTRY_SIZE: usize = 40;
+
+/// It does not say which ranges of holes are exact.
+const VERSION_4: u32 = 4;
 
 /// Only the highest sequences.
 const VERSION_3: u32 = 3;
@@ -230,6 +233,7 @@ impl ClientsFile {
         for known in with_holes {
             put(&mut bytes, known.publisher.0);
             bytes.extend_from_slice(&(known.holes().len() as u32).to_le_bytes());
+            put(&mut bytes, known.wide_through());
             for (first, last) in known.holes() {
                 put(&mut bytes, *first);
                 put(&mut bytes, *last);
@@ -240,7 +244,7 @@ impl ClientsFile {
 
     fn decode(head: SidecarHead, content: &[u8]) -> Option<Self> {
         match head.version {
-            VERSION => ClientsFile::decode_newest(head, content),
+            VERSION | VERSION_4 => ClientsFile::decode_newest(head, content),
             VERSION_3 => {
                 let (fields, entries) = content.split_first_chunk::<HEAD_SIZE_3>()?;
                 let beginning = Beginning { first: Position(u64_at(fields, 0)), number: u32_at(fields, 8) };
@@ -265,7 +269,7 @@ impl ClientsFile {
             let known = knowledge.entry(PublisherId(publisher));
             *known = Known { highest, run, run_begin, sum, ..Known::new(known.publisher) };
         }
-        decode_holes(&mut knowledge, u32_at(fields, 32), rest)?;
+        decode_holes(&mut knowledge, (u32_at(fields, 32), head.version), rest)?;
         Some(ClientsFile {
             durable: head.position,
             beginning: Some(Beginning { first: Position(u64_at(fields, 0)), number: u32_at(fields, 8) }),
@@ -297,13 +301,18 @@ fn uncounted(segments: &[Arc<Segment>]) -> Position {
 }
 
 /// The holes of `count` publishers, which have entries already.
-fn decode_holes(knowledge: &mut Knowledge, count: u32, mut rest: &[u8]) -> Option<()> {
+fn decode_holes(knowledge: &mut Knowledge, (count, version): (u32, u32), mut rest: &[u8]) -> Option<()> {
     for _ in 0..count {
-        let (head, ranges) = rest.split_first_chunk::<12>()?;
+        let (head, mut ranges) = rest.split_first_chunk::<12>()?;
+        let mut wide_through = u64::MAX;
+        if version > VERSION_4 {
+            let (exact, after) = ranges.split_first_chunk::<8>()?;
+            (wide_through, ranges) = (u64_at(exact, 0), after);
+        }
         let (ranges, after) = ranges.split_at_checked(u32_at(head, 8) as usize * 16)?;
         let ranges = ranges.as_chunks::<16>().0.iter().map(|range| (u64_at(range, 0), u64_at(range, 8)));
         let known = knowledge.find_mut(PublisherId(u64_at(head, 0)))?;
-        known.holes = Some(Box::new(Holes::new(ranges.collect(), known.highest)?));
+        known.holes = Some(Box::new(Holes::new(ranges.collect(), known.highest, wide_through)?));
         rest = after;
     }
     rest.is_empty().then_some(())
@@ -346,7 +355,7 @@ mod tests {
         };
         let known = Known { highest: 17, run: 5, run_begin: 4, sum: 6, ..Known::new(PublisherId(2)) };
         clients.knowledge.insert(known);
-        let holes = Holes::new(vec![(2, 3), (7, 9)], 12).map(Box::new);
+        let holes = Holes::new(vec![(2, 3), (7, 9)], 12, 3).map(Box::new);
         clients.knowledge.insert(Known { highest: 12, holes, ..Known::new(PublisherId(1)) });
         let numbers =
             |numbers: &[u64]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>();
@@ -359,7 +368,7 @@ mod tests {
             numbers(&[2, 17, 5, 4, 6]),
             numbers(&[1]),
             2u32.to_le_bytes().to_vec(),
-            numbers(&[2, 3, 7, 9]),
+            numbers(&[3, 2, 3, 7, 9]),
         ];
         assert_eq!(clients.encode(), expected.concat());
         let read = ClientsFile::decode(head(VERSION), &clients.encode()).unwrap();
@@ -369,6 +378,24 @@ mod tests {
         for end in 0..clients.encode().len() {
             assert!(ClientsFile::decode(head(VERSION), &clients.encode()[..end]).is_none(), "{end} bytes");
         }
+    }
+
+    #[test]
+    fn in_a_file_of_version_4_every_range_of_holes_may_be_too_wide() {
+        let mut clients = ClientsFile::default();
+        let holes = Holes::new(vec![(2, 3), (7, 9)], 12, 3).map(Box::new);
+        clients.knowledge.insert(Known { highest: 12, holes, ..Known::new(PublisherId(1)) });
+        let mut bytes = clients.encode();
+        // Publisher, count, and then the sequence that version 4 lacks.
+        let at = bytes.len() - 4 * 8 - 8;
+        bytes.drain(at..at + 8);
+        let read = ClientsFile::decode(head(4), &bytes).unwrap();
+        let known = read.knowledge.find(PublisherId(1)).unwrap();
+        assert_eq!((known.holes(), known.wide_through()), (&[(2, 3), (7, 9)][..], u64::MAX));
+        assert!(known.is_in_hole(8) && !known.lacks(8));
+        let again = ClientsFile::decode(head(5), &clients.encode()).unwrap();
+        let known = again.knowledge.find(PublisherId(1)).unwrap();
+        assert!(known.lacks(8) && !known.lacks(3));
     }
 
     #[test]
@@ -385,7 +412,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_file_or_damaged(
-            version in 3u32..5,
+            version in 3u32..6,
             // Small numbers, so that many of them are counts that fit.
             bytes in prop::collection::vec(prop_oneof![8 => Just(0u8), 2 => 0u8..4, 1 => any::<u8>()], 0..200),
         ) {

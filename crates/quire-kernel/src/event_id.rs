@@ -46,6 +46,7 @@ ids! {
     LinkRefused = "12-0008",
     LinkConflict = "12-0009",
     LinkLost = "12-0010",
+    LinkRejected = "12-0011",
     JournalFailed = "20-0001",
     JournalStalled = "20-0002",
     JournalResumed = "20-0003",

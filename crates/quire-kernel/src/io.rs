@@ -862,15 +862,11 @@ pub enum Event {
         /// The topic.
         topic: String,
     },
-    /// A message of another instance counts as a duplicate, but the local log does not have it.
+    /// The local log has another message with the bookmark of a message of another instance.
     #[error(
-        "source {source:?}: its message {bookmark} is not recorded, because {}",
-        if *.is_other {
-            "another message has this bookmark here. The publisher used the same sequences on two instances: the log \
-             of each has messages that the other one lacks"
-        } else {
-            "later messages of the publisher came first. The log here lacks it"
-        }
+        "source {source:?}: its message {bookmark} is not recorded, because another message has this bookmark here. Two \
+         runs of the publisher used the same sequences: the log of each instance has messages that the other one lacks \
+         ({count} of this source)"
     )]
     LinkConflict {
         /// The instance that sent it.
@@ -878,9 +874,23 @@ pub enum Event {
         /// Its bookmark.
         #[serde(serialize_with = "fields::text")]
         bookmark: Bookmark,
-        /// The local log has another message with the bookmark. Otherwise, it has no message with
-        /// it.
-        is_other: bool,
+        /// The conflicts of the link, over all restarts.
+        count: u64,
+    },
+    /// A destination has another message with the bookmark of a message that was sent to it.
+    #[error(
+        "destination {destination:?}: it has not recorded the message {bookmark}, because another message has this \
+         bookmark there. Two runs of the publisher used the same sequences: the log of each instance has messages that \
+         the other one lacks ({count} of this destination)"
+    )]
+    LinkRejected {
+        /// The destination.
+        destination: String,
+        /// The bookmark.
+        #[serde(serialize_with = "fields::text")]
+        bookmark: Bookmark,
+        /// The conflicts of the link, over all restarts.
+        count: u64,
     },
     /// The broker is stopping.
     #[error("shutting down")]
@@ -966,6 +976,7 @@ impl Event {
             | Event::JournalStalled { .. }
             | Event::LinkHasGap { .. }
             | Event::LinkConflict { .. }
+            | Event::LinkRejected { .. }
             | Event::RecordNotKept { .. }
             | Event::QueueMessageUnreadable { .. } => Level::Error,
         }

@@ -236,6 +236,15 @@ impl Log {
         Some(behind)
     }
 
+    /// As [`Log::append`], for a record of another instance that the log lacks. It may be below the
+    /// highest sequence of its publisher.
+    ///
+    /// # Errors
+    /// As [`Log::append`].
+    pub fn append_late(&mut self, record: &NewRecord<'_>) -> Result<Appended, JournalError> {
+        self.journal.append_late(record)
+    }
+
     /// Appends a record to the open batch.
     ///
     /// # Errors

@@ -481,12 +481,16 @@ pub struct DestinationStats {
     /// Connections since the start.
     #[serde(rename = "connects")]
     pub connect_count: u64,
+    /// Messages that it has not recorded, because it has others with their bookmarks. Counted over
+    /// all restarts.
+    #[serde(rename = "conflicts")]
+    pub conflict_count: u64,
     /// Why the last connection or attempt ended; `None` while it is connected.
     pub last_error: Option<String>,
 }
 
 /// A connection of an instance that sends to this one.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SourceStats {
     /// The name of the instance, or its address before its logon.
     pub name: String,
@@ -496,7 +500,7 @@ pub struct SourceStats {
     pub user: Option<String>,
     /// Whether its connection is encrypted.
     pub tls: bool,
-    /// `connecting` or `live`.
+    /// `connecting` or `live`; `away` for an instance that is not connected, and had conflicts.
     pub state: &'static str,
     /// The position of its log up to which its records were received.
     pub received: u64,
@@ -508,8 +512,8 @@ pub struct SourceStats {
     /// Of these, dropped as duplicates.
     #[serde(rename = "duplicates")]
     pub duplicate_count: u64,
-    /// Duplicates that the local log does not have, of those that were compared with it. Another
-    /// message has their bookmark, or no message has it.
+    /// Its messages that are not recorded, because the local log has others with their bookmarks.
+    /// Counted over all restarts.
     #[serde(rename = "conflicts")]
     pub conflict_count: u64,
 }

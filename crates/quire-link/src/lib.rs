@@ -29,8 +29,8 @@ pub mod summary;
 
 pub use compress::{Algorithm, compress};
 pub use destination::{
-    Answer, Arrived, Conflict, Destination, DestinationEvent, DestinationFigures, DestinationOutput,
-    Duplicate, Duplicates, Greeting, LinkRules, SourceInstance, Taken, hash_of,
+    Answer, Arrived, Destination, DestinationEvent, DestinationFigures, DestinationOutput, Greeting, InLog,
+    LinkRules, LookedUp, RecordHere, SourceInstance, Taken, hash_of,
 };
 pub use logon::{GivenIdentity, LoggingOn, LogonStep};
 pub use members::{

@@ -6,7 +6,9 @@
 //! with more hops, and never for others. So instances that send to each other in a circle cannot
 //! wait for each other.
 
-use quire_types::Position;
+use std::collections::BTreeMap;
+
+use quire_types::{Bookmark, Position, PublisherId};
 
 /// Some of the destinations, and the records that they must have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +75,9 @@ pub struct Replicated {
     required: Option<u32>,
     /// Clients are not let in yet: the instance is being filled with what it lost.
     pub holds_logons: bool,
+    /// Messages of the log here that another instance has rejected, each with its run: it has a
+    /// message of another run with the bookmark.
+    rejected: BTreeMap<Bookmark, u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -88,7 +93,7 @@ impl Replicated {
         let destinations = waited_for
             .map(|is_waited_for| Acknowledged { progress: DestinationProgress::default(), is_waited_for })
             .collect();
-        Replicated { destinations, required, holds_logons: false }
+        Replicated { destinations, required, ..Replicated::default() }
     }
 
     /// Whether there are destinations.
@@ -110,6 +115,29 @@ impl Replicated {
     /// Whether publishers wait for the destination now.
     pub fn is_waited_for(&self, number: usize) -> bool {
         self.destinations[number].is_waited_for
+    }
+
+    /// Another instance has rejected the message of this run. It is not confirmed to its publisher.
+    pub fn reject(&mut self, bookmark: Bookmark, run: u64) {
+        self.rejected.insert(bookmark, run);
+    }
+
+    /// The rejection is not kept any more.
+    pub fn forget_rejected(&mut self, bookmark: Bookmark) {
+        self.rejected.remove(&bookmark);
+    }
+
+    /// Whether another instance has rejected the message of this run.
+    pub fn is_rejected(&self, bookmark: Bookmark, run: u64) -> bool {
+        run != 0 && self.rejected.get(&bookmark) == Some(&run)
+    }
+
+    /// Whether another instance has rejected a message of the publisher and of this run above a
+    /// sequence.
+    pub fn has_rejected_after(&self, publisher: PublisherId, sequence: u64, run: u64) -> bool {
+        let Some(next) = sequence.checked_add(1) else { return false };
+        let later = Bookmark::new(publisher, next)..=Bookmark::new(publisher, u64::MAX);
+        run != 0 && self.rejected.range(later).any(|(_, rejected)| *rejected == run)
     }
 
     /// Every destination, and everything that it gets: for messages of which it is not known where
@@ -193,6 +221,21 @@ mod tests {
         replicated.set(1, at(5));
         assert!(replicated.has(five, 0, both()));
         assert_eq!(replicated.everywhere(five), five);
+    }
+
+    #[test]
+    fn rejections_are_of_a_bookmark_and_a_run() {
+        let (publisher, other) = (PublisherId::new(7), PublisherId::new(8));
+        let mut replicated = Replicated::default();
+        replicated.reject(Bookmark::new(publisher, 5), 3);
+        let is_rejected = |sequence, run| replicated.is_rejected(Bookmark::new(publisher, sequence), run);
+        assert_eq!([is_rejected(5, 3), is_rejected(5, 4), is_rejected(6, 3)], [true, false, false]);
+        let after = |publisher, sequence, run| replicated.has_rejected_after(publisher, sequence, run);
+        assert_eq!([after(publisher, 4, 3), after(publisher, 5, 3)], [true, false]);
+        assert_eq!([after(publisher, 4, 4), after(other, 0, 3)], [false, false]);
+        assert!(!after(publisher, u64::MAX, 3));
+        replicated.forget_rejected(Bookmark::new(publisher, 5));
+        assert!(!replicated.is_rejected(Bookmark::new(publisher, 5), 3));
     }
 
     #[test]

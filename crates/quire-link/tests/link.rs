@@ -6,10 +6,12 @@
 //! everything.
 //!
 //! The destination drops a record when it has the sequence of its publisher, as the log does. It
+//! asks its log for each record that it may have. It rejects some records, because it has others of
+//! another run: the source must hear of that before it counts their positions as acknowledged. It
 //! can crash, and then lacks what was not on its disk. It can lose its disk: then the next link
 //! begins with the first record.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proptest::collection::vec;
@@ -36,6 +38,8 @@ enum Mistake {
     PassesOver,
     /// An acknowledgement of the records with some hops counts for those with others.
     MixesHops,
+    /// The destination forgets to reject a record.
+    ForgetsToReject,
 }
 
 #[derive(Clone, Debug)]
@@ -96,6 +100,8 @@ struct World {
     holds_hops: bool,
     /// Records of the destination among which those with [`HELD_HOPS`] are safe.
     safe_of_held: usize,
+    /// The rejections that the source knows.
+    rejected: BTreeSet<Bookmark>,
 }
 
 /// The hops of records that may wait for other instances.
@@ -103,6 +109,18 @@ const HELD_HOPS: u8 = 2;
 
 fn hops_of(bookmark: Bookmark) -> u8 {
     bookmark.publisher.get() as u8 - 1
+}
+
+/// Whether the destination has another record with the bookmark.
+fn is_other_there(bookmark: Bookmark) -> bool {
+    bookmark.publisher.get() == 2 && bookmark.sequence.is_multiple_of(3)
+}
+
+/// The next sequence of a publisher that the destination takes.
+fn next_there(there: &[Bookmark], publisher: PublisherId) -> u64 {
+    let last = there.iter().rfind(|bookmark| bookmark.publisher == publisher);
+    let next = last.map_or(1, |bookmark| bookmark.sequence + 1);
+    if is_other_there(Bookmark::new(publisher, next)) { next + 1 } else { next }
 }
 
 fn sequence_after(log: &[Bookmark], publisher: PublisherId) -> u64 {
@@ -136,6 +154,7 @@ impl World {
             lost_after: None,
             holds_hops: false,
             safe_of_held: 0,
+            rejected: BTreeSet::new(),
         }
     }
 
@@ -202,6 +221,7 @@ impl World {
     fn check(&self) {
         let (on_disk, safe_of_held) = (&self.there[..self.persisted_there], &self.there[..self.safe_of_held]);
         let is_safe = |bookmark: &Bookmark| match hops_of(*bookmark) {
+            _ if is_other_there(*bookmark) => self.rejected.contains(bookmark),
             HELD_HOPS => safe_of_held.contains(bookmark),
             _ => on_disk.contains(bookmark),
         };
@@ -297,6 +317,10 @@ impl World {
                     if let Some(pipe) = self.pipe.as_mut().filter(|pipe| pipe.number == connection) {
                         pipe.to_destination.extend(bytes);
                     }
+                }
+                SourceOutput::Rejected { bookmark, run } => {
+                    assert!(is_other_there(bookmark) && run == 5);
+                    self.rejected.insert(bookmark);
                 }
                 SourceOutput::WaitFor(_) | SourceOutput::Note(_) | SourceOutput::Turn => (),
             }
@@ -396,10 +420,18 @@ impl World {
                 continue;
             };
             let mut taken = arrived.take_result();
-            let mut stopped = None;
+            let (mut stopped, mut done) = (None, arrived.done());
+            let mut unknown = Vec::new();
             for (record, count) in arrived.records().zip(1..) {
                 let (record, end) = record.unwrap();
-                self.record(&record, &mut taken);
+                let may_be_there =
+                    record.bookmark.sequence < next_there(&self.there, record.bookmark.publisher);
+                if !unknown.is_empty() || (may_be_there && arrived.answer(record.bookmark).is_none()) {
+                    unknown.push(record.bookmark);
+                    continue;
+                }
+                self.record(&record, arrived.answer(record.bookmark), &mut taken);
+                done = end;
                 // Every third frame is recorded in two turns.
                 if count == 1 && self.there.len().is_multiple_of(3) {
                     stopped = Some(end);
@@ -412,9 +444,13 @@ impl World {
                 bookmark: *bookmark,
                 time: self.time_there(appended),
             });
+            if !unknown.is_empty() {
+                pipe.destination.look_up(arrived, done, taken, unknown, appended);
+                break;
+            }
             match stopped {
                 Some(done) => pipe.destination.suspend(arrived, done, taken),
-                None => pipe.destination.handle_taken(arrived, mark, taken, appended),
+                None => pipe.destination.handle_taken(self.now, arrived, mark, taken),
             }
         }
         let persisted = Position::new(self.persisted_there as u64);
@@ -427,13 +463,23 @@ impl World {
         self.pipe = Some(pipe);
     }
 
-    fn record(&mut self, record: &SentRecord<'_>, taken: &mut Taken) {
+    fn record(&mut self, record: &SentRecord<'_>, answer: Option<InLog>, taken: &mut Taken) {
         taken.record_count += 1;
         let bookmark = record.bookmark;
         assert_eq!(record.data, bookmark.sequence.to_le_bytes());
-        let next = sequence_after(&self.there, bookmark.publisher);
+        let next = next_there(&self.there, bookmark.publisher);
+        if is_other_there(bookmark) {
+            if self.mistake != Mistake::ForgetsToReject {
+                taken.note_rejected(bookmark, 5);
+            }
+            taken.note(hops_of(bookmark), record.position, Position::ZERO, Destinations::NONE);
+            return;
+        }
         if bookmark.sequence < next {
-            taken.note_duplicate(record);
+            assert!(
+                matches!(answer, Some(InLog::Record(RecordHere { hash, .. })) if hash == bookmark.sequence)
+            );
+            taken.duplicate_count += 1;
         } else {
             assert_eq!(bookmark.sequence, next, "a record is missing before {bookmark}");
             self.push_there(bookmark);
@@ -441,6 +487,18 @@ impl World {
         }
         let position = Position::new(self.there.len() as u64);
         taken.note(hops_of(bookmark), record.position, position, Destinations::NONE);
+    }
+
+    /// Answers as the log there, which has only what is on its disk.
+    fn look_up(&mut self, pipe: &mut Pipe, number: u64, bookmarks: &[Bookmark]) {
+        let on_disk = &self.there[..self.persisted_there];
+        let answer = |bookmark: &Bookmark| {
+            let here = RecordHere { run: 0, hash: bookmark.sequence };
+            let is_there = on_disk.contains(bookmark);
+            (*bookmark, if is_there { InLog::Record(here) } else { InLog::Nothing })
+        };
+        let found = bookmarks.iter().map(answer).collect();
+        pipe.destination.handle_looked_up(self.now, number, Ok(found));
     }
 
     fn push_there(&mut self, bookmark: Bookmark) {
@@ -482,7 +540,7 @@ impl World {
                 };
                 pipe.destination.handle_found(self.now, number, found, Position::new(1), answer);
             }
-            DestinationOutput::Compare { number, .. } => pipe.destination.handle_compared(number, &[]),
+            DestinationOutput::LookUp { number, bookmarks } => self.look_up(pipe, number, &bookmarks),
             DestinationOutput::Note(_) | DestinationOutput::Turn => (),
         }
     }
@@ -513,7 +571,8 @@ impl World {
         let mut by_publisher = BTreeMap::new();
         from_here.for_each(|bookmark| *by_publisher.entry(bookmark.publisher).or_insert(0) += 1);
         let mut expected = BTreeMap::new();
-        self.log.iter().for_each(|bookmark| *expected.entry(bookmark.publisher).or_insert(0) += 1);
+        let taken = self.log.iter().filter(|bookmark| !is_other_there(**bookmark));
+        taken.for_each(|bookmark| *expected.entry(bookmark.publisher).or_insert(0) += 1);
         assert_eq!(by_publisher, expected);
         assert_eq!(self.source.acknowledged().get(), self.log.len() as u64);
         assert_eq!(self.source.unacknowledged_size(), 0);
@@ -558,8 +617,13 @@ proptest! {
 
 #[test]
 fn the_model_finds_every_planted_mistake() {
-    let mistakes =
-        [Mistake::AcknowledgesEarly, Mistake::HasEveryMark, Mistake::PassesOver, Mistake::MixesHops];
+    let mistakes = [
+        Mistake::AcknowledgesEarly,
+        Mistake::HasEveryMark,
+        Mistake::PassesOver,
+        Mistake::MixesHops,
+        Mistake::ForgetsToReject,
+    ];
     for mistake in mistakes {
         let config =
             Config { cases: 20_000, max_shrink_iters: 0, failure_persistence: None, ..Config::default() };
@@ -660,4 +724,105 @@ fn a_mark_with_a_time_replaces_the_same_mark_without_one() {
         source.handle_last_there(told);
         assert_eq!(source.place().mark, Some(kept));
     }
+}
+
+/// A destination with an open link, and a frame with one record.
+fn with_a_record(now: Instant) -> (Destination, Arrived) {
+    let answer = Answer { instance: "there", group: "there", started_ns: 1, sends_back: false };
+    let mut destination = Destination::accepted(Connection(1), "peer", now);
+    let mut bytes = Vec::new();
+    Frame::Hello(Hello { version: VERSION, instance: "here", ..Hello::default() }).encode(&mut bytes);
+    destination.handle_bytes(&bytes);
+    assert!(destination.poll_arrived(now, Position::ZERO, MESSAGE_SIZE_MAX).is_none());
+    destination.handle_checked(now, Position::ZERO, answer);
+    let mut frame = Vec::new();
+    let mut writer = RecordsWriter::begin(&mut frame);
+    let record = LinkRecord {
+        position: Position::new(1),
+        kind: 1,
+        message_type: 1,
+        bookmark: Bookmark::new(PublisherId::new(1), 1),
+        expiration_s: None,
+        stamp: None,
+        topic: "orders",
+        correlation_id: b"",
+        attributes: b"",
+        data: b"",
+    };
+    writer.put(&record, &mut frame);
+    writer.end(Position::new(1), None, |_| None, &mut frame);
+    destination.handle_bytes(&frame);
+    let arrived = destination.poll_arrived(now, Position::ZERO, MESSAGE_SIZE_MAX).expect("a frame");
+    while destination.poll_output().is_some() {}
+    (destination, arrived)
+}
+
+fn outputs(destination: &mut Destination) -> Vec<DestinationOutput> {
+    std::iter::from_fn(|| destination.poll_output()).collect()
+}
+
+#[test]
+fn the_log_is_asked_when_it_is_on_the_disk_and_the_frame_waits_for_the_answer() {
+    let now = Instant::default();
+    let (mut destination, mut arrived) = with_a_record(now);
+    let bookmark = Bookmark::new(PublisherId::new(1), 1);
+    assert_eq!(arrived.answer(bookmark), None);
+    let taken = arrived.take_result();
+    let (three, four) = (Position::new(3), Position::new(4));
+    destination.look_up(arrived, 0, taken, vec![bookmark], four);
+    destination.advance(now, three, |_, _, _| true);
+    assert_eq!(outputs(&mut destination), [DestinationOutput::Turn]);
+    destination.advance(now, four, |_, _, _| true);
+    let asked = outputs(&mut destination);
+    assert_eq!(asked, [DestinationOutput::LookUp { number: 1, bookmarks: vec![bookmark] }]);
+    assert!(destination.poll_arrived(now, four, MESSAGE_SIZE_MAX).is_none());
+    assert_eq!(destination.looked_up_through(), Some(four));
+    destination.handle_looked_up(now, 2, Ok(vec![]));
+    assert!(destination.poll_arrived(now, four, MESSAGE_SIZE_MAX).is_none(), "an earlier question");
+    destination.handle_looked_up(now, 1, Ok(vec![(bookmark, InLog::Nothing)]));
+    let arrived = destination.poll_arrived(now, four, MESSAGE_SIZE_MAX).expect("the rest of the frame");
+    assert_eq!(arrived.answer(bookmark), Some(InLog::Nothing));
+    // Records that come until the frame is done may differ from the answer.
+    assert_eq!(destination.looked_up_through(), Some(four));
+    destination.handle_taken(now, arrived, None, Taken::default());
+    assert_eq!(destination.looked_up_through(), None);
+}
+
+#[test]
+fn a_log_that_cannot_be_read_ends_the_link_with_the_reason() {
+    let now = Instant::default();
+    let (mut destination, mut arrived) = with_a_record(now);
+    let taken = arrived.take_result();
+    let bookmark = Bookmark::new(PublisherId::new(1), 1);
+    destination.look_up(arrived, 0, taken, vec![bookmark], Position::ZERO);
+    destination.advance(now, Position::ZERO, |_, _, _| true);
+    destination.handle_looked_up(now, 1, Err("the file is damaged".to_owned()));
+    let reasons = outputs(&mut destination).into_iter().filter_map(|output| match output {
+        DestinationOutput::Note(DestinationEvent::Ended { reason, .. }) => Some(reason),
+        _ => None,
+    });
+    assert_eq!(reasons.collect::<Vec<_>>(), ["the file is damaged"]);
+    assert!(destination.is_idle());
+}
+
+#[test]
+fn a_rejection_is_sent_before_the_acknowledgement_of_its_position() {
+    let now = Instant::default();
+    let (mut destination, mut arrived) = with_a_record(now);
+    let mut taken = arrived.take_result();
+    let bookmark = Bookmark::new(PublisherId::new(1), 1);
+    taken.note_rejected(bookmark, 7);
+    taken.note(0, Position::new(1), Position::ZERO, Destinations::NONE);
+    destination.handle_taken(now, arrived, None, taken);
+    destination.advance(now, Position::ZERO, |_, _, _| true);
+    let mut sent = Vec::new();
+    for output in outputs(&mut destination) {
+        if let DestinationOutput::Send { bytes, .. } = output {
+            sent.extend(bytes);
+        }
+    }
+    let Ok(Some((first, size))) = next_frame(&sent, 1000) else { panic!() };
+    assert_eq!(first, Frame::Rejected { bookmark, run: 7 });
+    let Ok(Some((second, _))) = next_frame(&sent[size..], 1000) else { panic!() };
+    assert_eq!(second, Frame::Acknowledged { through: Position::new(1), hops: 0, mark: None });
 }

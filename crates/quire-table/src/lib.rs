@@ -59,5 +59,5 @@ pub use snapshot::{
     BadSnapshot, ORDERED_VERSION, SNAPSHOT_VERSION, SnapshotHead, SnapshotOwner, SnapshotReader,
     SnapshotState, SnapshotWriter, snapshot_file,
 };
-pub use stamp::{KeyChange, KnownOrder, RowStamp, Stamp};
+pub use stamp::{KeyChange, KnownChange, KnownOrder, RowStamp, Stamp};
 pub use table::{KeyPlace, PutOptions, Table, TableConfig, TableStats};

@@ -8,12 +8,14 @@
 //! The changes of one publisher arrive in the order in which it made them, unless they are late.
 //! The later one decides, also when its stamp is lower, because the publisher has moved to an
 //! instance with a slower clock. It then has the higher one of the two stamps. So the order of
-//! changes of different publishers does not depend on the order in which they arrive.
+//! changes of different publishers does not depend on the order in which they arrive. A late change
+//! is compared with the sequence of the known one, when both are of one publisher
+//! ([`Table::known_of`](crate::Table::known_of)).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quire_journal::{PublisherId, Timestamp};
+use quire_journal::{Position, PublisherId, Timestamp};
 
 /// The order of a change of a key: the later time wins, then the greater name of the instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,8 +33,23 @@ pub struct KeyChange<'a> {
     pub stamp: Stamp<'a>,
     /// Its publisher.
     pub publisher: PublisherId,
-    /// Later changes of the publisher arrived before it.
+    /// Its sequence; 0 = not known.
+    pub sequence: u64,
+    /// Later messages of the publisher arrived before it, and it is not known whether one of them
+    /// changed the key.
     pub is_late: bool,
+}
+
+/// The change that a table knows of a key, when it is of a certain publisher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnownChange {
+    /// The message at this position.
+    Row(Position),
+    /// A delete with this sequence; 0 = not known.
+    Delete {
+        /// The sequence.
+        sequence: u64,
+    },
 }
 
 impl KeyChange<'_> {
@@ -79,6 +96,8 @@ pub(crate) struct KeyOrder {
 #[derive(Clone, Copy, Debug)]
 struct Deleted {
     stamp: RowStamp,
+    /// The sequence of the delete. A snapshot does not have it: 0 = not known.
+    sequence: u64,
     number: u64,
 }
 
@@ -149,6 +168,12 @@ impl KeyOrder {
         self.deleted.get(key).map(|deleted| deleted.stamp)
     }
 
+    /// The sequence of the delete of a key, when it is of this publisher.
+    pub fn deleted_by(&self, key: &[u8], change: &KeyChange<'_>) -> Option<u64> {
+        let deleted = self.deleted.get(key)?;
+        (deleted.stamp.publisher == change.publisher_number()).then_some(deleted.sequence)
+    }
+
     /// A key that is not remembered may have been deleted at this time or before.
     pub fn forgotten(&self) -> Timestamp {
         self.forgotten
@@ -172,11 +197,11 @@ impl KeyOrder {
     }
 
     /// The key was deleted. At the limit, the oldest delete is forgotten.
-    pub fn delete(&mut self, key: &[u8], stamp: RowStamp) {
+    pub fn delete(&mut self, key: &[u8], stamp: RowStamp, sequence: u64) {
         self.put(key);
         let (key, number): (Arc<[u8]>, _) = (key.into(), self.next_number);
         self.next_number += 1;
-        self.deleted.insert(key.clone(), Deleted { stamp, number });
+        self.deleted.insert(key.clone(), Deleted { stamp, sequence, number });
         self.by_number.insert(number, key);
         while self.deleted.len() > self.deleted_max
             && let Some((_, key)) = self.by_number.pop_first()

@@ -15,7 +15,7 @@ use crate::rows::{Previous, Rows};
 use crate::scan::{Scan, Source, row_effort_max};
 use crate::slots::{IndexLimits, Slots};
 use crate::snapshot::BadSnapshot;
-use crate::stamp::{KeyChange, KeyOrder, KnownOrder, RowStamp};
+use crate::stamp::{KeyChange, KeyOrder, KnownChange, KnownOrder, RowStamp};
 use quire_expression::filter::Filter;
 use quire_expression::message_type::{Arena, MessageType};
 use quire_journal::{Memory, Position, Timestamp};
@@ -343,7 +343,7 @@ impl Table {
             piece.versions().for_each(|(row, ended)| history.restore(ended, row));
         }
         for (key, stamp) in piece.deletes() {
-            self.order.get_or_insert_default().delete(key, stamp);
+            self.order.get_or_insert_default().delete(key, stamp, 0);
         }
         self.rows.adopt(piece.rows, self.epoch);
     }
@@ -386,6 +386,21 @@ impl Table {
         order.admits(change, self.known_stamp(order, key))
     }
 
+    /// The change that the table knows of a key, when it is of the publisher of this change. It may
+    /// be of another publisher with the same number.
+    pub fn known_of(&self, key: &[u8], change: &KeyChange<'_>) -> Option<KnownChange> {
+        match self.get(key) {
+            Some(row) => {
+                let is_own = stamp_of(&row).publisher == change.publisher_number();
+                is_own.then_some(KnownChange::Row(row.position))
+            }
+            None => {
+                let sequence = self.order.as_ref()?.deleted_by(key, change)?;
+                Some(KnownChange::Delete { sequence })
+            }
+        }
+    }
+
     /// The order of the next row of a key. The key is no longer deleted.
     #[cold]
     fn stamp_row(&mut self, key: &[u8], change: Option<KeyChange<'_>>) -> Option<RowStamp> {
@@ -423,7 +438,7 @@ impl Table {
         let known = self.order.as_ref().and_then(|order| self.known_stamp(order, key));
         if let Some(order) = &mut self.order {
             let stamp = order.row_stamp(change, known);
-            order.delete(key, stamp);
+            order.delete(key, stamp, change.sequence);
         }
         self.remove(key, at)
     }
@@ -475,7 +490,7 @@ impl Table {
         let expired = self.lifetimes.first().filter(|(expires, _)| *expires <= now).copied();
         if let Some((timestamp, slot)) = expired {
             if let Some((order, row)) = self.order.as_mut().zip(self.rows.row(slot)) {
-                order.delete(row.key, stamp_of(&row));
+                order.delete(row.key, stamp_of(&row), 0);
             }
             // The state of a position has no row whose lifetime ended before the time of the
             // position.

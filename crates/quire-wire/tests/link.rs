@@ -93,6 +93,7 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
         ("logon", Frame::Logon(Logon { token: Some(Secret("t")), ..LOGON })),
         ("logon_password", Frame::Logon(Logon { password: Some(Secret("p\u{e4}ss")), ..LOGON })),
         ("logged_on", Frame::LoggedOn { user: "u" }),
+        ("rejected", Frame::Rejected { bookmark: record().bookmark, run: 258 }),
     ];
     let encode = |(name, frame): &(&'static str, Frame<'_>)| {
         let mut bytes = Vec::new();

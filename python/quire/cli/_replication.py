@@ -35,6 +35,7 @@ COLUMNS = (
     ("sync_type", "sync type"),
     ("position", "acknowledged"),
     ("behind", "seconds behind"),
+    ("conflicts", "conflicts"),
     ("user", "user"),
     ("last_error", "last error"),
 )

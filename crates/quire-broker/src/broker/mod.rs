@@ -147,7 +147,7 @@ impl Broker {
             stream: PublishStream::new(&cx),
             tables: Tables::new(tables, &cx.log.journal, &cx.messages.unreadable)
                 .map_err(|error| ConfigError::new("sow_topics", error.to_string()))?,
-            links: Links::new(links, &cx),
+            links: Links::new(links, &mut cx),
             in_hand: InHand::default(),
             cx,
         };

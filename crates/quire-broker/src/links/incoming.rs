@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use quire_journal::{AllTopics, Bookmark, JournalError, Position, Reader, Timestamp};
 use quire_link::{
-    Answer, Arrived, Conflict, Connection, Destination, DestinationEvent, DestinationOutput, Greeting,
-    LinkRules, SourceInstance, Taken,
+    Answer, Arrived, Connection, Destination, DestinationEvent, DestinationOutput, Greeting, LinkRules,
+    LookedUp, SourceInstance, Taken,
 };
 use quire_types::time::Instant;
 use quire_wire::link::Mark;
 
 use super::Links;
 use super::check::Checking;
-use super::conflict::Comparison;
+use super::look_up::LookUp;
 use crate::access::LinkUser;
 use crate::config::links::{Definition, KEY, SOW};
 use crate::context::Context;
@@ -161,10 +161,35 @@ impl Incoming {
         self.carry_out(cx);
     }
 
-    /// The records of a frame were recorded, or were duplicates. `mark` is the last record of the
-    /// log.
-    pub(super) fn taken(&mut self, cx: &Context, arrived: Arrived, mark: Option<Mark>, taken: Taken) {
-        self.destination.handle_taken(arrived, mark, taken, cx.log.appended());
+    /// The records of a frame were recorded, were duplicates, or were rejected. `mark` is the last
+    /// record of the log.
+    pub(super) fn taken(&mut self, cx: &mut Context, arrived: Arrived, mark: Option<Mark>, taken: Taken) {
+        self.destination.handle_taken(cx.clock.now.instant, arrived, mark, taken);
+        self.carry_out(cx);
+    }
+
+    /// The rest of a frame, after `done` bytes of its records, waits for what the log has under
+    /// these bookmarks.
+    pub(super) fn look_up(
+        &mut self,
+        cx: &mut Context,
+        arrived: Arrived,
+        (done, taken): (usize, Taken),
+        bookmarks: Vec<Bookmark>,
+    ) {
+        self.destination.look_up(arrived, done, taken, bookmarks, cx.log.appended());
+        self.carry_out(cx);
+    }
+
+    /// See [`Destination::looked_up_through`].
+    pub(super) fn looked_up_through(&self) -> Option<Position> {
+        self.destination.looked_up_through()
+    }
+
+    /// Another instance has another record with the bookmark of a record that the source has sent.
+    pub(super) fn reject(&mut self, cx: &mut Context, bookmark: Bookmark, run: u64) {
+        self.destination.reject(cx.clock.now.instant, bookmark, run);
+        self.carry_out(cx);
     }
 
     /// A record of a frame cannot be recorded: the link ends.
@@ -191,9 +216,9 @@ impl Incoming {
         self.carry_out(cx);
     }
 
-    /// The duplicates were compared with the log.
-    pub(super) fn compared(&mut self, cx: &mut Context, number: u64, conflicts: &[Conflict]) {
-        self.destination.handle_compared(number, conflicts);
+    /// The log was asked for records of a frame.
+    pub(super) fn looked_up(&mut self, cx: &mut Context, number: u64, found: Result<LookedUp, String>) {
+        self.destination.handle_looked_up(cx.clock.now.instant, number, found);
         self.carry_out(cx);
     }
 
@@ -231,20 +256,19 @@ impl Incoming {
                         },
                     );
                 }
-                DestinationOutput::Compare { number, duplicates } => {
-                    let comparison = Comparison { reader: cx.log.reader.clone(), duplicates };
+                DestinationOutput::LookUp { number, bookmarks } => {
+                    let look_up = LookUp { reader: cx.log.reader.clone(), bookmarks };
                     let connection = self.connection;
-                    let compared = move |links: &mut Links, cx: &mut Context, _, found: Option<Vec<_>>| {
-                        links.compared(cx, connection, number, &found.unwrap_or_default());
-                    };
-                    cx.begin_job(move |_| comparison.run(), compared);
+                    cx.begin_job(
+                        move |_| look_up.run(),
+                        move |links: &mut Links, cx: &mut Context, _, found| {
+                            links.looked_up(cx, connection, number, found);
+                        },
+                    );
                 }
                 DestinationOutput::Note(event) => cx.note(match event {
                     DestinationEvent::Accepted { source, peer } => Event::LinkAccepted { source, peer },
                     DestinationEvent::Ended { source, reason } => Event::LinkRefused { source, reason },
-                    DestinationEvent::Conflict { source, bookmark, is_other } => {
-                        Event::LinkConflict { source, bookmark, is_other }
-                    }
                 }),
                 DestinationOutput::Turn => cx.clock.wants_turn = true,
             }
@@ -267,7 +291,7 @@ impl Incoming {
             acknowledged: figures.acknowledged.get(),
             received_count: figures.record_count,
             duplicate_count: figures.duplicate_count,
-            conflict_count: figures.conflict_count,
+            conflict_count: 0,
         })
     }
 }

@@ -8,13 +8,16 @@
 //! arrived, through the one intake.
 
 mod check;
-mod conflict;
+mod conflicts;
 mod connection;
 mod incoming;
 mod logon;
+mod look_up;
 mod outgoing;
 mod place;
 mod read;
+mod recent;
+mod rejections;
 mod summary;
 
 use std::collections::BTreeSet;
@@ -30,6 +33,7 @@ use crate::slice::PASS;
 use crate::stats::{DestinationStats, ReplicationStats, SourceStats};
 use crate::tail::{Consumed, LogConsumer};
 use crate::topic::TopicId;
+use conflicts::{Conflicts, Side};
 use connection::Connection;
 use incoming::Incoming;
 use outgoing::{Outgoing, Shared};
@@ -39,11 +43,13 @@ use quire_expression::filter::MessageContext;
 use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::topic::TopicSelector;
 use quire_journal::{Bookmark, InstancePath, JournalError, Position, Record, Timestamp};
-use quire_link::{Conflict, LinkPlace, Start};
+use quire_link::{LinkPlace, LookedUp, Start};
 use quire_types::time::Instant;
+use recent::Recent;
 
 use crate::config::links::{CHECKS, Definition, SyncType};
 use crate::config::route::Route;
+use quire_link::Greeted;
 pub(crate) use quire_link::{Arrived, LinkRules, SentRecord, Taken};
 use quire_wire::link::Mark;
 use quire_wire::link::{EXCLUDED_MAX, OFFERED_MAX, Offered};
@@ -66,6 +72,10 @@ pub(crate) struct Links {
     outgoing: Vec<Outgoing>,
     connections: Vec<Connection>,
     places: Places,
+    conflicts: Conflicts,
+    recent: Recent,
+    /// Rejections of other instances that publishers were not told of, each with the run.
+    rejections: Vec<(Bookmark, u64)>,
     arena: Arena,
     /// The last record that was recorded here, as far as the links were told.
     last: Option<Mark>,
@@ -77,7 +87,7 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    pub(crate) fn new(definitions: Vec<Definition>, cx: &Context) -> Self {
+    pub(crate) fn new(definitions: Vec<Definition>, cx: &mut Context) -> Self {
         let definitions: Arc<[_]> = definitions.into_iter().map(Arc::new).collect();
         let places = Places::new(&cx.log.journal);
         let saved = if definitions.is_empty() { Vec::new() } else { places.read() };
@@ -97,6 +107,9 @@ impl Links {
             outgoing,
             connections: Vec::new(),
             places,
+            conflicts: read_conflicts(cx),
+            recent: Recent::default(),
+            rejections: Vec::new(),
             arena: cx.messages.unreadable.arena(),
             last: None,
             started: None,
@@ -141,7 +154,16 @@ impl Links {
         if let Err(reason) = received.map_err(|error| error.to_string()).and_then(|()| connection.count(cx)) {
             connection.incoming.break_off(cx, &reason);
         }
-        let (Some(link), Some(greeted)) = (link, greeted) else { return };
+        let Some((number, rejected)) = link.map(|link| (link.number, link.take_rejected())) else { return };
+        greeted.iter().for_each(|greeted| self.greet(cx, number, greeted));
+        if !rejected.is_empty() {
+            self.note_rejected_by(cx, number, rejected);
+        }
+    }
+
+    /// A destination has introduced itself.
+    fn greet(&mut self, cx: &mut Context, number: usize, greeted: &Greeted) {
+        let link = &mut self.outgoing[number];
         if greeted.sends_back && link.start() == Start::Unknown {
             link.set_start(Start::Filling);
         } else if !greeted.sends_back {
@@ -237,6 +259,20 @@ impl Links {
         }
     }
 
+    /// The rest of a frame, after `done` bytes of its records, waits for what the log has under
+    /// these bookmarks.
+    pub(crate) fn look_up(
+        &mut self,
+        cx: &mut Context,
+        arrived: Arrived,
+        begun: (usize, Taken),
+        bookmarks: Vec<Bookmark>,
+    ) {
+        if let Some(incoming) = self.incoming_mut(ConnectionId(arrived.connection().0)) {
+            incoming.look_up(cx, arrived, begun, bookmarks);
+        }
+    }
+
     /// The time of the turn is over after `done` bytes of the records of a frame. The next turn
     /// continues with them.
     pub(crate) fn suspend(&mut self, arrived: Arrived, done: usize, taken: Taken) {
@@ -320,10 +356,20 @@ impl Links {
         }
     }
 
-    /// The duplicates of a source were compared with the log.
-    fn compared(&mut self, cx: &mut Context, connection: ConnectionId, number: u64, conflicts: &[Conflict]) {
+    /// The log was asked for records of a frame; `None` after a bug.
+    fn looked_up(
+        &mut self,
+        cx: &mut Context,
+        connection: ConnectionId,
+        number: u64,
+        found: Option<Result<LookedUp, JournalError>>,
+    ) {
+        let found = found.map_or_else(
+            || Err("looking for records in the log failed".to_owned()),
+            |found| found.map_err(|error| format!("a record that the log may have: {error}")),
+        );
         if let Some(incoming) = self.incoming_mut(connection) {
-            incoming.compared(cx, number, conflicts);
+            incoming.looked_up(cx, number, found);
         }
     }
 
@@ -357,6 +403,9 @@ impl Links {
     fn answer_new(&mut self, cx: &mut Context) {
         for connection in &mut self.connections {
             let Some(source) = connection.incoming.take_new().cloned() else { continue };
+            for (bookmark, run) in self.conflicts.passed_to(&source.name) {
+                connection.incoming.reject(cx, bookmark, run);
+            }
             for link in self.outgoing.iter_mut().filter(|link| link.leads_to(&source.name, &source.group)) {
                 link.try_now(cx.clock.now.instant);
                 // Both have made a connection at the same time: one of the two links moves.
@@ -412,10 +461,10 @@ impl Links {
     }
 
     fn save_places(&mut self, cx: &mut Context) {
-        if !self.outgoing.is_empty() && self.places.is_due(cx.clock.now.instant) {
+        if self.has_places() && self.places.is_due(cx.clock.now.instant) {
             self.outgoing.iter_mut().for_each(|link| link.look_at_retained(cx));
             let saved = self.saved(cx);
-            self.places.save(cx, saved);
+            self.places.save(cx, saved, &mut self.conflicts);
         }
     }
 
@@ -424,9 +473,14 @@ impl Links {
         place::Saved { places: places.collect(), needs: self.needed_from(cx) }
     }
 
+    /// Whether there are places or conflicts to save.
+    fn has_places(&self) -> bool {
+        !self.outgoing.is_empty() || !self.conflicts.is_empty()
+    }
+
     /// The places were written; false: that failed.
     fn places_written(&mut self, is_written: bool) {
-        self.places.written(is_written);
+        self.places.written(is_written, &mut self.conflicts);
     }
 
     /// After a start, clients are let in when this instance has received its lost messages from the
@@ -469,7 +523,7 @@ impl Links {
             Some(logon) => Some(logon.poll_timeout()),
             None => connection.incoming.next_timeout(),
         });
-        let places = self.places.due().filter(|_| !self.outgoing.is_empty());
+        let places = self.places.due().filter(|_| self.has_places());
         outgoing.chain(incoming).chain(self.start_due).chain(places).min()
     }
 
@@ -512,8 +566,23 @@ impl Links {
             group: cx.config.group().to_owned(),
             holds_logons: cx.log.replicated.holds_logons,
             destinations: self.outgoing.iter().map(|link| self.stats_of(cx, link)).collect(),
-            sources: self.connections.iter().filter_map(|each| each.incoming.stats(each.tls)).collect(),
+            sources: self.source_stats(),
         }
+    }
+
+    /// The connected sources, and those that are away and had conflicts.
+    fn source_stats(&self) -> Vec<SourceStats> {
+        let connected = self.connections.iter().filter_map(|each| each.incoming.stats(each.tls));
+        let count = |name: &str| self.conflicts.count(Side::Source, name);
+        let connected = connected.map(|stats| SourceStats { conflict_count: count(&stats.name), ..stats });
+        let mut sources: Vec<_> = connected.collect();
+        for (name, conflict_count) in self.conflicts.instances(Side::Source) {
+            if !sources.iter().any(|stats| stats.name == name) {
+                let name = name.to_owned();
+                sources.push(SourceStats { name, state: "away", conflict_count, ..SourceStats::default() });
+            }
+        }
+        sources
     }
 
     fn stats_of(&self, cx: &Context, link: &Outgoing) -> DestinationStats {
@@ -521,6 +590,7 @@ impl Links {
         DestinationStats {
             user: connection.and_then(|each| each.incoming.user.name.as_deref().map(str::to_owned)),
             tls: connection.map(|each| each.tls),
+            conflict_count: self.conflicts.count(Side::Destination, &link.definition.settings.name),
             ..link.stats(cx)
         }
     }
@@ -537,11 +607,24 @@ impl Links {
     /// # Errors
     /// That of the journal.
     pub(crate) fn save(&self, cx: &Context) -> Result<(), JournalError> {
+        if !self.conflicts.is_empty() {
+            self.conflicts.file().write()?;
+        }
         if self.outgoing.is_empty() {
             return Ok(());
         }
         self.places.write_now(self.saved(cx))
     }
+}
+
+/// The conflicts that an earlier run saved. Publishers are not confirmed what was rejected.
+fn read_conflicts(cx: &mut Context) -> Conflicts {
+    let mut conflicts = Conflicts::new(&cx.log.journal);
+    if cx.log.has_links {
+        conflicts.read();
+        conflicts.rejected().for_each(|(bookmark, run)| cx.log.replicated.reject(bookmark, run));
+    }
+    conflicts
 }
 
 /// The position before the first record of the log.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use quire_journal::{Cursor, Position};
+use quire_journal::{Bookmark, Cursor, Position};
 use quire_link::{
     Arrived, Connection, Greeted, Introduction, LinkPlace, LogState, Read, ReadFound, Run, Source,
     SourceEvent, SourceOutput, SourceSettings, SourceState, Start,
@@ -43,6 +43,8 @@ pub(super) struct Outgoing {
     read_through: Position,
     /// The user of the connection.
     user: LinkUser,
+    /// Rejections of the destination, each with the run.
+    rejected: Vec<(Bookmark, u64)>,
 }
 
 impl Outgoing {
@@ -63,7 +65,13 @@ impl Outgoing {
             cursor: None,
             read_through: Position::ZERO,
             user: LinkUser::default(),
+            rejected: Vec::new(),
         }
+    }
+
+    /// The messages that the destination has rejected since the last call, each with its run.
+    pub(super) fn take_rejected(&mut self) -> Vec<(Bookmark, u64)> {
+        std::mem::take(&mut self.rejected)
     }
 
     pub(super) fn connection(&self) -> Option<ConnectionId> {
@@ -383,6 +391,7 @@ impl Outgoing {
                 SourceOutput::WaitFor(is_waited_for) => {
                     cx.log.replicated.wait_for(self.number, is_waited_for);
                 }
+                SourceOutput::Rejected { bookmark, run } => self.rejected.push((bookmark, run)),
                 SourceOutput::Note(event) => self.note(cx, event),
                 SourceOutput::Turn => cx.clock.wants_turn = true,
             }
@@ -443,6 +452,7 @@ impl Outgoing {
             sent_count: counts.records,
             sent_bytes: counts.bytes,
             connect_count: counts.connects,
+            conflict_count: 0,
             last_error: source.last_error().map(str::to_owned),
         }
     }

@@ -12,6 +12,7 @@ use quire_types::time::Instant;
 use quire_wire::link::Mark;
 
 use super::Links;
+use super::conflicts::{Conflicts, ConflictsFile};
 use crate::context::Context;
 
 const FILE: &str = "destinations.place";
@@ -46,6 +47,8 @@ pub(super) struct Places {
 pub(crate) struct PlacesFile {
     files: Sidecars,
     saved: Saved,
+    /// To be written before.
+    conflicts: Option<ConflictsFile>,
 }
 
 impl Places {
@@ -68,11 +71,13 @@ impl Places {
         self.writing.is_none() && self.look_due.is_none_or(|due| due <= now)
     }
 
-    /// Has the file written when the destinations have moved.
-    pub(super) fn save(&mut self, cx: &mut Context, saved: Saved) {
+    /// Has the file written when the destinations have moved, after that of the conflicts: records
+    /// before the saved place are not sent again, and their rejections do not come again.
+    pub(super) fn save(&mut self, cx: &mut Context, saved: Saved, conflicts: &mut Conflicts) {
         self.look_due = Some(cx.clock.now.instant + INTERVAL);
-        if saved != self.saved {
-            let file = PlacesFile { files: self.files.clone(), saved: saved.clone() };
+        let conflicts = conflicts.changed();
+        if saved != self.saved || conflicts.is_some() {
+            let file = PlacesFile { files: self.files.clone(), saved: saved.clone(), conflicts };
             let written = |links: &mut Links, _: &mut Context, _, found| {
                 links.places_written(matches!(found, Some(Ok(()))));
             };
@@ -82,10 +87,11 @@ impl Places {
     }
 
     /// The file was written, or the write failed: the next one comes soon.
-    pub(super) fn written(&mut self, is_written: bool) {
+    pub(super) fn written(&mut self, is_written: bool, conflicts: &mut Conflicts) {
         self.writing = None;
         if !is_written {
             self.saved = Saved::default();
+            conflicts.not_written();
         }
     }
 
@@ -95,13 +101,16 @@ impl Places {
     }
 
     pub(super) fn write_now(&self, saved: Saved) -> Result<(), JournalError> {
-        PlacesFile { files: self.files.clone(), saved }.write()
+        PlacesFile { files: self.files.clone(), saved, conflicts: None }.write()
     }
 }
 
 impl PlacesFile {
     /// Writes the file. Waits for the disk.
     pub(crate) fn write(self) -> Result<(), JournalError> {
+        if let Some(conflicts) = &self.conflicts {
+            conflicts.write()?;
+        }
         let Saved { places, needs } = self.saved;
         let head = SidecarHead { version: VERSION, position: needs.unwrap_or_default(), needs };
         let mut content = Vec::new();

@@ -83,12 +83,15 @@ impl Publishers {
         let publisher_id = publisher.id.get();
         let publishers = Some([publisher_id, publisher.derived.get()]);
         publisher.note_followed(cx.log.highest_sequence(publisher.id).unwrap_or(0), persisted);
-        let (mut last_sequence, refused) = publisher.enter(|position, to| cx.log.is_safe(position, to));
-        let highest_sequence = publisher.highest();
-        if !is_first && !cx.log.has_all_after(publisher.id, persisted, publisher.run_of(false)) {
-            // Those that the log has of this run are duplicates, and the others are refused.
+        let (mut last_sequence, mut refused) = publisher.enter(|position, to| cx.log.is_safe(position, to));
+        let (highest_sequence, run) = (publisher.highest(), publisher.run_of(false));
+        let is_rejected = cx.log.replicated.has_rejected_after(publisher.id, persisted, run);
+        if is_rejected || (!is_first && !cx.log.has_all_after(publisher.id, persisted, run)) {
+            // Those that the log has of this run, and that no other instance has rejected, are
+            // duplicates. The others are refused.
             publisher.rewind(persisted);
             last_sequence = last_sequence.min(persisted);
+            refused.retain(|(sequence, _)| *sequence <= persisted);
         }
         let message_size_max = cx.transport_of(id).max_message_size;
         let logged_on = LoggedOn {

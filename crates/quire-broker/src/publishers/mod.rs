@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::log::Log;
 use hashbrown::HashMap;
-use quire_journal::PublisherId;
+use quire_journal::{Bookmark, PublisherId};
 use quire_types::time::Instant;
 use rustc_hash::FxBuildHasher;
 use slotmap::SlotMap;
@@ -252,6 +252,18 @@ impl Publishers {
             let session = &cx.clients.sessions.all[id];
             let (connection, client_name) = (session.connection, session.client_name().unwrap_or_default());
             cx.note(Event::SequenceJumped { connection, client_name, from, to });
+        }
+    }
+
+    /// Another instance has a message of another run with the bookmark. The message of this run is
+    /// refused, unless it is confirmed. When its publisher is not connected, it is refused at the
+    /// next logon.
+    pub(crate) fn reject(&mut self, bookmark: Bookmark, run: u64) {
+        let Some(key) = self.by_id.get(&bookmark.publisher).copied() else { return };
+        let sequence = bookmark.sequence;
+        let publisher = self.all.get_mut(key).filter(|publisher| publisher.run_of(false) == run);
+        if publisher.is_some_and(|publisher| publisher.reject(sequence, Refusal::NameInUse { sequence })) {
+            self.unsettled.insert(key);
         }
     }
 

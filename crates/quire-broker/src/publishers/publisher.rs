@@ -63,7 +63,8 @@ enum PendingAnswer {
         received_at: Option<Instant>,
     },
     /// One publish was refused. The refusal is sent after the acknowledgement of the earlier ones.
-    Refuse { position: Position, sequence: u64, refusal: Refusal },
+    /// No acknowledgement that is sent before may include a publish that `is_rejected`.
+    Refuse { position: Position, sequence: u64, refusal: Refusal, is_rejected: bool },
 }
 
 /// The attributes of a record by which instances compare the messages of a publisher
@@ -239,9 +240,58 @@ impl Publisher {
     /// earlier messages.
     pub(crate) fn refuse(&mut self, sequence: u64, refusal: Refusal) {
         self.queue_ack();
-        self.pending.push_back(PendingAnswer::Refuse { position: self.last, sequence, refusal });
+        self.pending.push_back(PendingAnswer::Refuse {
+            position: self.last,
+            sequence,
+            refusal,
+            is_rejected: false,
+        });
         self.refusal_count += 1;
         self.highest = self.highest.max(sequence);
+    }
+
+    /// Another instance has rejected a message of the run of the connection. It is refused, unless
+    /// it is confirmed. Returns whether it is refused.
+    pub(crate) fn reject(&mut self, sequence: u64, refusal: Refusal) -> bool {
+        self.queue_ack();
+        if sequence <= self.acked || sequence > self.highest {
+            return false;
+        }
+        if sequence <= self.due {
+            // It may be acknowledged, and was not yet.
+            let position = Position::ZERO;
+            let is_known = |answer: &PendingAnswer| matches!(answer, PendingAnswer::Refuse { sequence: known, .. } if *known == sequence);
+            if self.pending.iter().any(is_known) {
+                return false;
+            }
+            self.pending.push_front(PendingAnswer::Refuse { position, sequence, refusal, is_rejected: true });
+            self.refusal_count += 1;
+            return true;
+        }
+        let Some(index) = self.pending.iter().position(|answer| answer.sequence() >= sequence) else {
+            return false;
+        };
+        let PendingAnswer::Acknowledge { position, destinations, sequence: last, received_at } =
+            self.pending[index]
+        else {
+            return false;
+        };
+        let before = index.checked_sub(1).map_or(self.due, |before| self.pending[before].sequence());
+        let acknowledge = |sequence, received_at| PendingAnswer::Acknowledge {
+            position,
+            destinations,
+            sequence,
+            received_at,
+        };
+        let earlier = (sequence - 1 > before).then(|| acknowledge(sequence - 1, received_at));
+        let later = (last > sequence).then(|| acknowledge(last, received_at.filter(|_| earlier.is_none())));
+        let refused = PendingAnswer::Refuse { position, sequence, refusal, is_rejected: true };
+        let mut rest = self.pending.split_off(index);
+        rest.pop_front();
+        self.pending.extend(earlier.into_iter().chain([refused]).chain(later));
+        self.pending.extend(rest);
+        self.refusal_count += 1;
+        true
     }
 
     /// Queues one acknowledgement for the messages that were accepted since the last call. Call it
@@ -293,10 +343,12 @@ impl Publisher {
                     received_at.map(&mut note);
                     self.due = self.due.max(sequence);
                 }
-                PendingAnswer::Refuse { sequence, refusal, .. } => {
-                    if let Some(due) = self.due() {
-                        self.acked = due;
-                        send(Settled::Persisted(due));
+                PendingAnswer::Refuse { sequence, refusal, is_rejected, .. } => {
+                    let limit = if is_rejected { sequence.saturating_sub(1) } else { u64::MAX };
+                    let before = self.due.min(limit);
+                    if before > self.acked {
+                        self.acked = before;
+                        send(Settled::Persisted(before));
                     }
                     send(Settled::Refused(sequence, refusal));
                     self.refusal_count -= 1;
@@ -398,6 +450,13 @@ impl Publisher {
 }
 
 impl PendingAnswer {
+    /// The last sequence that it answers.
+    fn sequence(&self) -> u64 {
+        match self {
+            PendingAnswer::Acknowledge { sequence, .. } | PendingAnswer::Refuse { sequence, .. } => *sequence,
+        }
+    }
+
     /// The position that must be persisted before the answer.
     fn position(&self) -> Position {
         match self {
@@ -487,6 +546,55 @@ mod tests {
         assert_eq!(publisher.numbering(21, false).run, 5);
         assert_eq!(publisher.numbering(21, true), Numbering { run: 0, follows: Some(20) });
         assert_eq!(publisher.numbering(0, false), Numbering::NONE);
+    }
+
+    fn name_in_use(sequence: u64) -> Refusal {
+        Refusal::NameInUse { sequence }
+    }
+
+    #[test]
+    fn a_rejected_message_is_refused_and_those_around_it_are_acknowledged() {
+        let mut publisher = publisher();
+        for sequence in 1..=9 {
+            publisher.record(sequence, Position::new(sequence));
+            if sequence % 3 == 0 {
+                publisher.queue_ack();
+            }
+        }
+        publisher.record(10, Position::new(10));
+        for sequence in [5, 9, 7, 10] {
+            assert!(publisher.reject(sequence, name_in_use(sequence)));
+            assert!(!publisher.reject(sequence, name_in_use(sequence)), "once");
+        }
+        assert!(!publisher.reject(11, name_in_use(11)), "it has not come");
+        assert_eq!(publisher.refusal_count(), 4);
+        assert_eq!(settle(&mut publisher, 3), [Settled::Persisted(3)]);
+        let refused = |sequence| Settled::Refused(sequence, name_in_use(sequence));
+        let expected = [
+            Settled::Persisted(4),
+            refused(5),
+            Settled::Persisted(6),
+            refused(7),
+            Settled::Persisted(8),
+            refused(9),
+            refused(10),
+        ];
+        assert_eq!(settle(&mut publisher, 10), expected);
+        assert!(publisher.is_settled());
+        assert!(!publisher.reject(6, name_in_use(6)), "it is confirmed");
+    }
+
+    #[test]
+    fn a_message_that_may_be_acknowledged_and_was_not_yet_is_refused() {
+        let mut publisher = publisher();
+        for sequence in 1..=4 {
+            publisher.record(sequence, Position::new(sequence));
+        }
+        publisher.queue_ack();
+        publisher.settle(|_, _| true, |_| (), |_| panic!("the interval of the connection has not passed"));
+        assert!(publisher.reject(3, name_in_use(3)) && !publisher.reject(3, name_in_use(3)));
+        let expected = [Settled::Persisted(2), Settled::Refused(3, name_in_use(3)), Settled::Persisted(4)];
+        assert_eq!(settle(&mut publisher, 4), expected);
     }
 
     #[test]

@@ -42,6 +42,7 @@ mod derived;
 mod follow;
 mod history;
 mod large;
+mod late;
 mod look_ahead;
 mod plan;
 mod prepare;
@@ -92,6 +93,7 @@ pub(crate) use derived::Update;
 use follow::Followers;
 pub(crate) use history::AskedState;
 pub(crate) use large::{Outcome, Preparation, TURN_SIZE_MAX};
+use late::NewSequences;
 use look_ahead::LookAhead;
 use plan::RecordsPlan;
 pub(crate) use prepare::{Arriving, Prepared};
@@ -146,6 +148,8 @@ pub(crate) struct Tables {
     derived: Derived,
     conflated: Conflated,
     computations: Computations,
+    /// Of last-value topics with replication.
+    new_sequences: NewSequences,
     ahead: LookAhead,
     arena: Arena,
 }
@@ -261,6 +265,7 @@ impl Tables {
             derived: Derived::new(&mut all),
             conflated: Conflated::new(&mut all),
             computations: Computations::default(),
+            new_sequences: NewSequences::default(),
             all,
             containers: containers.into_iter().map(Container::new).collect(),
             free: Vec::new(),
@@ -363,11 +368,17 @@ impl Tables {
     /// [`Tables::leaving`] returns them.
     pub(crate) fn put(&mut self, cx: &mut Context, keyed: Keyed<'_>, new: &NewRow<'_>) -> Put {
         let id = keyed.table;
+        let mut change = new.change;
         if new.may_be_older
-            && let Some(change) = &new.change
-            && !self.state(id).table.admits(new.key, change)
+            && let Some(arrived) = change
         {
-            return Put::Older;
+            change = self.place_late(cx, id, new.key, arrived);
+            if change.is_none_or(|change| !self.state(id).table.admits(new.key, &change)) {
+                return Put::Older;
+            }
+        }
+        if let (Some(position), Some((_, sequence)), Some(_)) = (new.position, new.bookmark, change) {
+            self.new_sequences.add(position, sequence, cx.log.journal.persisted());
         }
         let position = new.position.unwrap_or_else(|| {
             self.unrecorded_count += 1;
@@ -385,13 +396,7 @@ impl Tables {
             data: new.data,
         };
         let Keyed { spelling, place, entries, .. } = keyed;
-        let options = PutOptions {
-            place,
-            spelling,
-            entries,
-            keeps_previous: state.reads_previous(),
-            change: new.change,
-        };
+        let options = PutOptions { place, spelling, entries, keeps_previous: state.reads_previous(), change };
         let is_new = match state.table.put_with(&row, options) {
             Ok(is_new) => is_new,
             // The intake has checked the message. A record that cannot be stored must not end the
@@ -421,10 +426,11 @@ impl Tables {
         change: Option<&KeyChange<'_>>,
     ) -> Option<Left<'_>> {
         let at = Moment { position: cx.log.appended(), timestamp: cx.log.stamp(cx.clock.now.wall) };
+        let placed = change.map(|change| self.place_late(cx, id, key, *change));
         let table = &mut self.state(id).table;
-        let is_removed = match change {
-            Some(change) if !table.admits(key, change) => false,
-            Some(change) => table.delete(key, at, change),
+        let is_removed = match placed {
+            Some(Some(change)) if table.admits(key, &change) => table.delete(key, at, &change),
+            Some(_) => false,
             None => table.remove(key, at),
         };
         self.note_forgotten(cx, id);

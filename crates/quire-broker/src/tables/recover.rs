@@ -119,7 +119,8 @@ impl Tables {
         }
         let instance = record.origin().instance.map_or("", |instance| instance.name);
         let stamp = Stamp { time: record.stamp(), instance };
-        Some(KeyChange { stamp, publisher: record.publisher, is_late: record.is_late })
+        let (publisher, sequence, is_late) = (record.publisher, record.sequence, record.is_late);
+        Some(KeyChange { stamp, publisher, sequence, is_late })
     }
 
     fn restore(&mut self, cx: &mut Context, record: &Record<'_>) {
@@ -144,11 +145,14 @@ impl Tables {
                         Err(_) => return,
                     },
                 };
-                let change = self.change_of(cx, id, record);
-                let state = self.state(id);
-                if change.is_some_and(|change| !state.table.admits(key, &change)) {
-                    return;
+                let mut change = self.change_of(cx, id, record);
+                if let Some(arrived) = change {
+                    change = self.place_late(cx, id, key, arrived);
+                    if change.is_none_or(|change| !self.state(id).table.admits(key, &change)) {
+                        return;
+                    }
                 }
+                let state = self.state(id);
                 let expires = state.definition.expiration.end_of(record.received(), record.expiration_s);
                 let row = Row {
                     key,
@@ -168,11 +172,12 @@ impl Tables {
             RecordKind::Delete => {
                 let at = Moment { position: record.position, timestamp: record.timestamp };
                 let change = self.change_of(cx, id, record);
-                let table = &mut self.state(id).table;
                 for key in record.deleted_keys() {
-                    match &change {
-                        Some(change) if !table.admits(key, change) => false,
-                        Some(change) => table.delete(key, at, change),
+                    let placed = change.map(|change| self.place_late(cx, id, key, change));
+                    let table = &mut self.state(id).table;
+                    match placed {
+                        Some(Some(change)) if table.admits(key, &change) => table.delete(key, at, &change),
+                        Some(_) => false,
                         None => table.remove(key, at),
                     };
                 }

@@ -74,6 +74,7 @@ mod rates;
 mod replication;
 mod replication_checks;
 mod replication_connections;
+mod replication_copies;
 mod replication_defects;
 mod replication_faults;
 mod replication_retained;

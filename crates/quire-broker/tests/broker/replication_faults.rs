@@ -263,14 +263,17 @@ fn a_publisher_that_fails_over_loses_and_doubles_nothing() {
     assert_eq!(conflicts(&mut cluster, 1), []);
 }
 
-/// The report of an instance about messages that it dropped and does not have.
-fn conflicts(cluster: &mut Cluster, number: usize) -> Vec<(u64, bool)> {
+/// The lines of the log of an instance about messages with one bookmark.
+fn conflicts(cluster: &mut Cluster, number: usize) -> Vec<(&'static str, u64, u64)> {
     let log = &cluster.at(number).log;
     let conflicts = log.iter().filter_map(|event| match event {
-        Event::LinkConflict { bookmark, is_other, .. } => Some((bookmark.sequence, *is_other)),
+        Event::LinkConflict { bookmark, count, .. } => Some(("from", bookmark.sequence, *count)),
+        Event::LinkRejected { bookmark, count, .. } => Some(("to", bookmark.sequence, *count)),
         _ => None,
     });
-    conflicts.collect()
+    let mut conflicts: Vec<_> = conflicts.collect();
+    conflicts.sort_unstable();
+    conflicts
 }
 
 /// Two instances with three messages of a publisher that cannot reach each other any more, and do
@@ -297,22 +300,27 @@ fn messages_that_got_the_same_bookmark_on_two_instances_are_reported_once_for_ea
     }
     cluster.heal();
     cluster.pass(A_MINUTE);
-    assert_eq!(conflicts(&mut cluster, 0), [(4, true)]);
-    assert_eq!(conflicts(&mut cluster, 1), [(4, true)]);
-    assert_eq!(cluster.stats(0).sources[0].conflict_count, 1);
+    assert_eq!(conflicts(&mut cluster, 0), [("from", 4, 1), ("to", 4, 1)]);
+    assert_eq!(conflicts(&mut cluster, 1), [("from", 4, 1), ("to", 4, 1)]);
+    for number in 0..2 {
+        let stats = cluster.stats(number);
+        assert_eq!((stats.sources[0].conflict_count, stats.destinations[0].conflict_count), (3, 3));
+    }
     assert_ne!(cluster.sorted(0), cluster.sorted(1));
 }
 
 #[test]
-fn a_message_that_comes_after_later_ones_of_its_publisher_is_reported() {
+fn a_message_that_comes_after_later_ones_of_its_publisher_is_recorded() {
     let mut cluster = parted();
     cluster.publish(0, 1, 4, 3);
     cluster.at(1).client(1, "p");
     cluster.publish(1, 1, 7, 3);
     cluster.heal();
     cluster.pass(A_MINUTE);
-    assert_eq!(conflicts(&mut cluster, 0), []);
-    assert_eq!(conflicts(&mut cluster, 1), [(4, false)]);
+    let sequences = |log: Vec<(u64, u64, String)>| log.into_iter().map(|(_, s, _)| s).collect::<Vec<_>>();
+    assert_eq!(sequences(cluster.log(0)), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(sequences(cluster.log(1)), [1, 2, 3, 7, 8, 9, 4, 5, 6]);
+    assert_eq!((conflicts(&mut cluster, 0), conflicts(&mut cluster, 1)), (vec![], vec![]));
 }
 
 #[test]

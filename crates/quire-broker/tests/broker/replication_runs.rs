@@ -9,10 +9,10 @@ use quire_command::*;
 use super::links::*;
 use super::pair::*;
 
-const A_MINUTE: Duration = Duration::from_secs(60);
+pub const A_MINUTE: Duration = Duration::from_secs(60);
 
 /// A program logs on. `connection_number` counts its connections.
-fn log_on(
+pub fn log_on(
     cluster: &mut Cluster,
     number: usize,
     client: u64,
@@ -24,7 +24,7 @@ fn log_on(
     cluster.settle();
 }
 
-fn publish(
+pub fn publish(
     cluster: &mut Cluster,
     number: usize,
     client: u64,
@@ -38,7 +38,7 @@ fn publish(
 }
 
 /// The sequences that were refused with `name_in_use`, and the highest one that was confirmed.
-fn answers(cluster: &mut Cluster, number: usize, client: u64) -> (Vec<u64>, u64) {
+pub fn answers(cluster: &mut Cluster, number: usize, client: u64) -> (Vec<u64>, u64) {
     let (mut refused, mut confirmed) = (Vec::new(), 0);
     for said in cluster.at(number).take(client) {
         match said {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use quire_client::{Failure, Processed, ResumePosition};
+use quire_client::{Failure, Processed, ResumePosition, SequenceRange};
 use quire_command::Code;
 use quire_journal::{Bookmark, PublisherId};
 
@@ -23,6 +23,7 @@ const BEGIN: u64 = 1;
 const REACHED: u64 = 2;
 const AHEAD: u64 = 3;
 const FORGET: u64 = 4;
+const REACHED_RANGES: u64 = 5;
 
 /// A file below this size is not rewritten: it is read in milliseconds.
 const REWRITTEN_SIZE_MIN: u64 = 1024 * 1024;
@@ -182,7 +183,11 @@ impl PositionWriter {
     /// # Errors
     /// It could not be written.
     pub fn begin(&self) -> Result<(), Failure> {
-        self.change(|resume_position| *resume_position = ResumePosition::default(), BEGIN, |_| ())
+        let begin = |resume_position: &mut ResumePosition| {
+            *resume_position = ResumePosition::default();
+            BEGIN
+        };
+        self.change(begin, |_, _| ())
     }
 
     /// Notes the processed messages. `instance` is the name for the number in `processed`.
@@ -191,33 +196,42 @@ impl PositionWriter {
     /// It could not be written. The message may be delivered again after a restart.
     pub fn processed(&self, processed: &Processed, instance: &Arc<str>) -> Result<(), Failure> {
         match processed {
-            Processed::UpTo { last, publishers, .. } => self.change(
-                |resume_position| resume_position.reach(*last, instance, publishers),
-                REACHED,
-                |out| put_reached(out, *last, instance, publishers.iter().copied()),
+            Processed::UpTo { last, received, .. } => self.change(
+                |resume_position| {
+                    // Most entries need only the last message of each publisher.
+                    let is_next = resume_position.publishers.is_next(received);
+                    resume_position.reach(*last, instance, received);
+                    if is_next { REACHED } else { REACHED_RANGES }
+                },
+                |out, kind| {
+                    put_reached(out, *last, instance);
+                    match kind {
+                        REACHED => received.iter().for_each(|range| put_bookmark(out, range.last_bookmark())),
+                        _ => received.iter().for_each(|range| put_range(out, range)),
+                    }
+                },
             ),
             Processed::Ahead(bookmark) => self.change(
                 |resume_position| {
                     resume_position.ahead.insert(*bookmark);
+                    AHEAD
                 },
-                AHEAD,
-                |out| put_bookmark(out, *bookmark),
+                |out, _| put_bookmark(out, *bookmark),
             ),
         }
     }
 
     fn change(
         &self,
-        change: impl FnOnce(&mut ResumePosition),
-        kind: u64,
-        put: impl FnOnce(&mut Vec<u8>),
+        change: impl FnOnce(&mut ResumePosition) -> u64,
+        put: impl FnOnce(&mut Vec<u8>, u64),
     ) -> Result<(), Failure> {
         let mut state = self.store.0.lock();
         let Some(slot) = state.slots.get_mut(&self.sub_id) else { return Ok(()) };
         if slot.owner != self.owner {
             return Ok(());
         }
-        change(&mut slot.resume_position);
+        let kind = change(&mut slot.resume_position);
         if state.log.is_none() {
             return Ok(());
         }
@@ -225,7 +239,7 @@ impl PositionWriter {
             return Err(failure.clone());
         }
         let mut body = body(&self.sub_id);
-        put(&mut body);
+        put(&mut body, kind);
         state.write(kind, &body)
     }
 }
@@ -278,8 +292,17 @@ impl Log {
         for (sub_id, Slot { resume_position, .. }) in slots {
             if let Some(last) = resume_position.last {
                 let mut body = body(sub_id);
-                put_reached(&mut body, last, &resume_position.instance, resume_position.publishers.iter());
-                new.append(REACHED, &body)?;
+                put_reached(&mut body, last, &resume_position.instance);
+                let ranges = resume_position.publishers.ranges();
+                // A publisher has one range, unless sequences were passed over.
+                let kind = if ranges.len() == resume_position.publishers.iter().count() {
+                    resume_position.publishers.iter().for_each(|bookmark| put_bookmark(&mut body, bookmark));
+                    REACHED
+                } else {
+                    ranges.iter().for_each(|range| put_range(&mut body, range));
+                    REACHED_RANGES
+                };
+                new.append(kind, &body)?;
             }
             for bookmark in &resume_position.ahead {
                 let mut body = body(sub_id);
@@ -305,11 +328,22 @@ fn apply(slots: &mut BTreeMap<String, Slot>, kind: u64, body: &[u8]) -> Option<(
         REACHED => {
             let last = take_bookmark(&mut body)?;
             let instance = take_text(&mut body)?.into();
-            let mut publishers = Vec::new();
+            let resume_position = &mut slots.entry(sub_id.to_owned()).or_default().resume_position;
+            let mut received = Vec::new();
             while !body.is_empty() {
-                publishers.push(take_bookmark(&mut body)?);
+                received.push(resume_position.publishers.range_to(take_bookmark(&mut body)?));
             }
-            slots.entry(sub_id.to_owned()).or_default().resume_position.reach(last, &instance, &publishers);
+            resume_position.reach(last, &instance, &received);
+        }
+        REACHED_RANGES => {
+            let last = take_bookmark(&mut body)?;
+            let instance = take_text(&mut body)?.into();
+            let mut received = Vec::new();
+            while !body.is_empty() {
+                received.push(take_range(&mut body)?);
+            }
+            let resume_position = &mut slots.entry(sub_id.to_owned()).or_default().resume_position;
+            resume_position.reach(last, &instance, &received);
         }
         AHEAD => {
             let bookmark = take_bookmark(&mut body)?;
@@ -330,15 +364,9 @@ fn body(sub_id: &str) -> Vec<u8> {
     body
 }
 
-fn put_reached(
-    out: &mut Vec<u8>,
-    last: Bookmark,
-    instance: &str,
-    publishers: impl Iterator<Item = Bookmark>,
-) {
+fn put_reached(out: &mut Vec<u8>, last: Bookmark, instance: &str) {
     put_bookmark(out, last);
     put_text(out, instance);
-    publishers.for_each(|bookmark| put_bookmark(out, bookmark));
 }
 
 /// At most 65,535 bytes of it. Names of subscriptions and instances are far shorter, and were
@@ -354,6 +382,11 @@ fn put_bookmark(out: &mut Vec<u8>, bookmark: Bookmark) {
     out.extend_from_slice(&bookmark.sequence.to_le_bytes());
 }
 
+fn put_range(out: &mut Vec<u8>, range: &SequenceRange) {
+    put_bookmark(out, Bookmark { publisher: range.publisher, sequence: range.first });
+    out.extend_from_slice(&range.last.to_le_bytes());
+}
+
 fn take_text<'a>(body: &mut &'a [u8]) -> Option<&'a str> {
     let (size, rest) = body.split_first_chunk::<2>()?;
     let (text, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*size)))?;
@@ -367,4 +400,12 @@ fn take_bookmark(body: &mut &[u8]) -> Option<Bookmark> {
     *body = rest;
     let publisher = PublisherId(u64::from_le_bytes(*publisher));
     Some(Bookmark { publisher, sequence: u64::from_le_bytes(*sequence) })
+}
+
+fn take_range(body: &mut &[u8]) -> Option<SequenceRange> {
+    let Bookmark { publisher, sequence: first } = take_bookmark(body)?;
+    let (last, rest) = body.split_first_chunk::<8>()?;
+    *body = rest;
+    let last = u64::from_le_bytes(*last);
+    (1..=last).contains(&first).then_some(SequenceRange { publisher, first, last })
 }

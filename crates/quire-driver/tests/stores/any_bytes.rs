@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use proptest::prelude::*;
-use quire_client::{Processed, PublishLog};
+use quire_client::{Processed, PublishLog, SequenceRange};
 use quire_driver::store::{BookmarkStore, PublishFile};
 use quire_journal::{Bookmark, PublisherId};
 
@@ -75,14 +75,19 @@ fn publishes(path: &Path) -> Vec<u8> {
     fs::read(path).unwrap()
 }
 
+/// One message.
+fn range(message: Bookmark) -> SequenceRange {
+    SequenceRange { publisher: message.publisher, first: message.sequence, last: message.sequence }
+}
+
 fn places(path: &Path) -> Vec<u8> {
     let store = BookmarkStore::open(path).unwrap();
     let (keeper, _) = store.keep("orders", false).unwrap();
     keeper.begin().unwrap();
     for sequence in 1..=20 {
-        let last = Bookmark { publisher: PublisherId(7), sequence };
+        let last = Bookmark { publisher: PublisherId(7), sequence: 2 * sequence };
         keeper
-            .processed(&Processed::UpTo { last, instance: 1, publishers: vec![last] }, &"one".into())
+            .processed(&Processed::UpTo { last, instance: 1, received: vec![range(last)] }, &"one".into())
             .unwrap();
     }
     keeper
@@ -128,11 +133,11 @@ proptest! {
         match BookmarkStore::open(&path) {
             Ok(store) => {
                 if let Some(last) = store.most_recent("orders") {
-                    prop_assert!(last.publisher == PublisherId(7) && last.sequence <= 20, "{:?}", last);
+                    prop_assert!(last.publisher == PublisherId(7) && last.sequence <= 40, "{:?}", last);
                 }
                 let (keeper, _) = store.keep("orders", true).unwrap();
                 let last = Bookmark { publisher: PublisherId(9), sequence: 1 };
-                keeper.processed(&Processed::UpTo { last, instance: 1, publishers: vec![last] }, &"one".into()).unwrap();
+                keeper.processed(&Processed::UpTo { last, instance: 1, received: vec![range(last)] }, &"one".into()).unwrap();
             }
             Err(error) => {
                 prop_assert!(!error.to_string().is_empty());

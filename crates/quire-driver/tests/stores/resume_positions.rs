@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use quire_client::{Processed, ResumePosition};
+use quire_client::{Processed, ResumePosition, SequenceRange};
 use quire_driver::store::{BookmarkStore, StoreError};
 use quire_journal::{Bookmark, PublisherId};
 
@@ -13,8 +13,12 @@ fn bookmark(publisher: u64, sequence: u64) -> Bookmark {
     Bookmark { publisher: PublisherId(publisher), sequence }
 }
 
-fn up_to(last: Bookmark, publishers: &[Bookmark]) -> Processed {
-    Processed::UpTo { last, instance: 1, publishers: publishers.to_vec() }
+fn up_to(last: Bookmark, received: &[SequenceRange]) -> Processed {
+    Processed::UpTo { last, instance: 1, received: received.to_vec() }
+}
+
+fn range(publisher: u64, first: u64, last: u64) -> SequenceRange {
+    SequenceRange { publisher: PublisherId(publisher), first, last }
 }
 
 fn one() -> Arc<str> {
@@ -32,7 +36,7 @@ fn filled(path: &Path) {
     let (keeper, _) = store.keep("orders", false).unwrap();
     keeper.begin().unwrap();
     for sequence in 1..=3 {
-        keeper.processed(&up_to(bookmark(7, sequence), &[bookmark(7, sequence)]), &one()).unwrap();
+        keeper.processed(&up_to(bookmark(7, sequence), &[range(7, sequence, sequence)]), &one()).unwrap();
     }
     keeper.processed(&Processed::Ahead(bookmark(8, 5)), &one()).unwrap();
 }
@@ -74,9 +78,15 @@ proptest! {
                     for _ in 0..count {
                         sequence += 1;
                         let last = bookmark(publisher, sequence);
-                        let publishers = [bookmark(publisher + 9, sequence), last];
-                        keeper.processed(&up_to(last, &publishers), &one()).unwrap();
-                        expected.reach(last, &one(), &publishers);
+                        // Some messages are passed over, and some of those arrive late.
+                        let late = sequence.saturating_sub(sequence % 7).max(1);
+                        let received = [
+                            range(publisher + 9, late, late),
+                            range(publisher, sequence, sequence),
+                            range(publisher + 20, 3 * sequence, 3 * sequence + sequence % 3),
+                        ];
+                        keeper.processed(&up_to(last, &received), &one()).unwrap();
+                        expected.reach(last, &one(), &received);
                     }
                 }
                 _ => {
@@ -102,7 +112,7 @@ fn a_file_that_has_grown_is_rewritten_with_what_is_kept() {
     let (keeper, _) = store.keep("orders", false).unwrap();
     let mut largest = 0;
     for sequence in 1..=30_000 {
-        keeper.processed(&up_to(bookmark(7, sequence), &[bookmark(7, sequence)]), &one()).unwrap();
+        keeper.processed(&up_to(bookmark(7, sequence), &[range(7, sequence, sequence)]), &one()).unwrap();
         largest = largest.max(std::fs::metadata(&path).unwrap().len());
     }
     let size = std::fs::metadata(&path).unwrap().len();
@@ -117,14 +127,31 @@ fn a_file_that_has_grown_is_rewritten_with_what_is_kept() {
 }
 
 #[test]
+fn messages_that_were_passed_over_are_known_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("places");
+    let store = BookmarkStore::open(&path).unwrap();
+    let (keeper, _) = store.keep("orders", false).unwrap();
+    keeper.processed(&up_to(bookmark(7, 2), &[range(7, 1, 2)]), &one()).unwrap();
+    keeper.processed(&up_to(bookmark(7, 9), &[range(7, 6, 9)]), &one()).unwrap();
+    keeper.processed(&up_to(bookmark(7, 4), &[range(7, 4, 4)]), &one()).unwrap();
+    store.close();
+    let store = BookmarkStore::open(&path).unwrap();
+    let kept = resume_position(&store, "orders").unwrap();
+    let had = (1..=10).map(|sequence| kept.publishers.has(bookmark(7, sequence)));
+    assert_eq!(had.collect::<Vec<_>>(), [true, true, false, true, false, true, true, true, true, false]);
+    assert_eq!(kept.last, Some(bookmark(7, 4)));
+}
+
+#[test]
 fn the_subscription_that_came_last_keeps_the_place() {
     let store = BookmarkStore::in_memory();
     let (earlier, _) = store.keep("orders", false).unwrap();
-    earlier.processed(&up_to(bookmark(7, 1), &[bookmark(7, 1)]), &one()).unwrap();
+    earlier.processed(&up_to(bookmark(7, 1), &[range(7, 1, 1)]), &one()).unwrap();
     let (later, resume_position) = store.keep("orders", true).unwrap();
     assert_eq!(resume_position.and_then(|resume_position| resume_position.last), Some(bookmark(7, 1)));
-    later.processed(&up_to(bookmark(7, 9), &[bookmark(7, 9)]), &one()).unwrap();
-    earlier.processed(&up_to(bookmark(7, 2), &[bookmark(7, 2)]), &one()).unwrap();
+    later.processed(&up_to(bookmark(7, 9), &[range(7, 2, 9)]), &one()).unwrap();
+    earlier.processed(&up_to(bookmark(7, 2), &[range(7, 2, 2)]), &one()).unwrap();
     assert_eq!(store.most_recent("orders"), Some(bookmark(7, 9)));
     assert_eq!(store.sub_ids(), ["orders"]);
     assert_eq!(store.forget("orders"), Ok(true));

@@ -229,6 +229,15 @@ impl Reader {
         Ok(self.locate(bookmark)?.map(|found| (found.sequence, found.position)))
     }
 
+    /// The first record, in the order of the log, of the publisher with this sequence or a higher
+    /// one: its sequence and position. It is never a late one.
+    ///
+    /// # Errors
+    /// The file is damaged where the record should be.
+    pub fn find_first(&self, bookmark: Bookmark) -> Result<Option<(u64, Position)>, JournalError> {
+        Ok(self.locate_in_order(bookmark)?.map(|found| (found.sequence, found.position)))
+    }
+
     /// The segment that holds the message that the bookmark names, and the offset of its batch in
     /// bytes, if the log has it.
     ///

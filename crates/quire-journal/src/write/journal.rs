@@ -108,6 +108,8 @@ pub enum Appended {
 pub enum Held {
     /// It is above the highest sequence of its publisher: the log lacks it.
     No,
+    /// The log lacks it, and has higher sequences of its publisher.
+    Missing,
     /// The log has it, of this run.
     OfRun(u64),
     /// The log may have it. [`Reader::find`] knows that when everything up to `after` is
@@ -531,6 +533,7 @@ impl Journal {
     pub fn held(&self, bookmark: Bookmark) -> Held {
         match self.knowledge.find(bookmark.publisher) {
             Some(known) if known.has_in_run(bookmark.sequence) => Held::OfRun(known.run),
+            Some(known) if known.lacks(bookmark.sequence) => Held::Missing,
             Some(known) if bookmark.sequence <= known.highest => Held::Unknown { after: self.appended },
             _ => Held::No,
         }
@@ -548,7 +551,7 @@ impl Journal {
     }
 
     /// The ranges of sequences that records of the publisher follow, directly or not, and that the
-    /// log lacks: first and last sequence of each, ascending. Above 64 ranges the nearest ones are
+    /// log lacks: first and last sequence of each, ascending. Above 64 ranges the lowest ones are
     /// merged, so a range can contain sequences that the log has.
     pub fn holes(&self, publisher: PublisherId) -> &[(u64, u64)] {
         self.knowledge.find(publisher).map_or(&[], Known::holes)

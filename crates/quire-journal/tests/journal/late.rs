@@ -146,6 +146,10 @@ impl Pair {
         match self.journal.held(Bookmark { publisher: PublisherId(publisher), sequence }) {
             // The publisher used no such sequence in this run.
             Held::OfRun(known) => assert_eq!((known, of.missing.contains(&sequence)), (of.run, false)),
+            Held::Missing => {
+                assert!(of.missing.contains(&sequence), "{sequence}");
+                self.append(publisher, sequence, Some((run, 1)));
+            }
             Held::Unknown { after } => {
                 assert_eq!(after, self.journal.appended());
                 self.append(publisher, sequence, Some((run, 1)));
@@ -168,6 +172,7 @@ impl Pair {
                 match self.journal.held(Bookmark { publisher: id, sequence }) {
                     Held::No => assert!(sequence > of.highest),
                     Held::OfRun(run) => assert!(known.is_none_or(|known| known.run == run), "{sequence}"),
+                    Held::Missing => assert!(of.missing.contains(&sequence), "{sequence}"),
                     Held::Unknown { .. } => assert!(sequence <= of.highest),
                 }
             }

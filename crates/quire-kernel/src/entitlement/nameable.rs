@@ -36,7 +36,7 @@ impl Nameable {
         Ok(self.allows_at(reader, position)?.then_some(position))
     }
 
-    /// As [`Reader::find_from`].
+    /// As [`Reader::find_from`], or as [`Reader::find_first`] when late messages do not count.
     ///
     /// # Errors
     /// As [`Reader::find_from`].
@@ -44,10 +44,12 @@ impl Nameable {
         &self,
         reader: &Reader,
         bookmark: Bookmark,
+        in_order: bool,
     ) -> Result<Option<(u64, Position)>, JournalError> {
         let (mut next, mut passed_count) = (bookmark, 0);
         loop {
-            let Some((sequence, position)) = reader.find_from(next)? else { return Ok(None) };
+            let found = if in_order { reader.find_first(next)? } else { reader.find_from(next)? };
+            let Some((sequence, position)) = found else { return Ok(None) };
             // The number does not depend on whether the log has the message itself.
             if passed_count == PASSED_MAX || self.allows_at(reader, position)? {
                 return Ok(Some((sequence, position)));

@@ -106,8 +106,9 @@ impl Start {
 
     /// The place after the oldest of the points in this log, or before it with `is_included`;
     /// `None` when the log contains none of them. When the log lacks a message of the list, the
-    /// start is before the next message of the same publisher. Only messages that may be named
-    /// count. May read from the disk.
+    /// start is before the next message of the same publisher. In a list, a late message means all
+    /// messages of its publisher up to it: the start is before those after it. Only messages that
+    /// may be named count. May read from the disk.
     pub fn locate(
         &self,
         reader: &Reader,
@@ -116,14 +117,18 @@ impl Start {
         nameable: &Nameable,
     ) -> Result<Option<Position>, JournalError> {
         let back = u64::from(is_included);
+        let is_list = self.0.len() > 1;
         let (mut oldest, mut before): (Option<Position>, Option<Position>) = (None, None);
         for point in &self.0 {
             let found = match *point {
                 StartPoint::Epoch => Some(Position::default()),
                 StartPoint::Now => Some(now),
-                StartPoint::Bookmark(bookmark) => match nameable.find_from(reader, bookmark)? {
+                StartPoint::Bookmark(bookmark) => match nameable.find_from(reader, bookmark, is_list)? {
                     Some((sequence, position)) if sequence == bookmark.sequence => {
                         Some(Position(position.0 - back))
+                    }
+                    Some((_, next)) if is_list && nameable.find(reader, bookmark)?.is_some() => {
+                        Some(Position(next.0 - 1))
                     }
                     Some((_, next)) => {
                         let earlier = Position(next.0 - 1);

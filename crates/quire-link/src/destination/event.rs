@@ -3,7 +3,6 @@
 use quire_types::{Bookmark, Position};
 use quire_wire::link::{Hello, Mark};
 
-use super::Duplicates;
 use crate::Connection;
 
 /// A request to the caller.
@@ -28,13 +27,13 @@ pub enum DestinationOutput {
         /// The message.
         mark: Mark,
     },
-    /// Compare the duplicates with the log. Then call
-    /// [`handle_compared`](super::Destination::handle_compared).
-    Compare {
+    /// Look for records with these bookmarks in the log. Then call
+    /// [`handle_looked_up`](super::Destination::handle_looked_up).
+    LookUp {
         /// For the result.
         number: u64,
-        /// The duplicates.
-        duplicates: Duplicates,
+        /// The bookmarks.
+        bookmarks: Vec<Bookmark>,
     },
     /// Something happened.
     Note(DestinationEvent),
@@ -58,15 +57,6 @@ pub enum DestinationEvent {
         source: String,
         /// The reason.
         reason: String,
-    },
-    /// The first record of a publisher was dropped although the log here does not have it.
-    Conflict {
-        /// The name of the instance.
-        source: String,
-        /// The record.
-        bookmark: Bookmark,
-        /// The log here has another record with this bookmark; otherwise it has none.
-        is_other: bool,
     },
 }
 
@@ -133,6 +123,4 @@ pub struct DestinationFigures {
     pub record_count: u64,
     /// Those that the log had.
     pub duplicate_count: u64,
-    /// Those that were dropped although the log does not have them.
-    pub conflict_count: u64,
 }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use quire_journal::Instance;
-use quire_types::Position;
+use quire_types::{Bookmark, Position};
 use quire_wire::link::{Frame, Mark, Records, next_frame, take_records};
 
-use super::Duplicates;
+use super::InLog;
+use super::look_up::Answers;
 use crate::replicated::Destinations;
 use crate::{Connection, Run, SentRecord};
 
@@ -46,18 +47,20 @@ pub(super) struct Begun {
     /// Bytes of its records that were worked on.
     pub(super) done: usize,
     pub(super) taken: Taken,
+    pub(super) answers: Answers,
 }
 
 impl Begun {
     pub(super) fn new(appended: Position, body: Option<Vec<u8>>) -> Self {
-        Begun { body, done: 0, taken: Taken { after: appended, ..Taken::default() } }
+        let taken = Taken { after: appended, ..Taken::default() };
+        Begun { body, done: 0, taken, answers: Answers::default() }
     }
 }
 
 /// A frame of records, to be recorded. The caller gives it back with
 /// [`handle_taken`](super::Destination::handle_taken),
-/// [`handle_not_taken`](super::Destination::handle_not_taken) or
-/// [`suspend`](super::Destination::suspend).
+/// [`handle_not_taken`](super::Destination::handle_not_taken),
+/// [`suspend`](super::Destination::suspend) or [`look_up`](super::Destination::look_up).
 #[derive(Debug)]
 pub struct Arrived {
     pub(super) connection: Connection,
@@ -113,6 +116,16 @@ impl Arrived {
         })
     }
 
+    /// The bytes of its records that were worked on before.
+    pub fn done(&self) -> usize {
+        self.begun.done
+    }
+
+    /// The answer of the log here about a bookmark. `None`: it was not asked for the bookmark.
+    pub fn answer(&self, bookmark: Bookmark) -> Option<InLog> {
+        self.begun.answers.get(&bookmark).copied()
+    }
+
     pub(super) fn frame(&self) -> Option<Records<'_>> {
         if let Some(body) = &self.begun.body {
             return take_records(body).ok();
@@ -133,7 +146,8 @@ pub struct Taken {
     pub duplicate_count: u64,
     /// By hops at the source.
     pub(super) by_hops: BTreeMap<u8, Waiting>,
-    pub(super) duplicates: Duplicates,
+    /// Records that are not as those of the log here, each with the run to say.
+    pub(super) rejected: Vec<(Bookmark, u64)>,
     /// The last position of the log before the frame, and how many of its records the log took.
     after: Position,
     recorded_count: u64,
@@ -173,12 +187,9 @@ impl Taken {
         waiting.destinations = waiting.destinations.union(destinations);
     }
 
-    /// A record counts as a duplicate. Those that the source has from elsewhere are compared by the
-    /// instances that they come from.
-    pub fn note_duplicate(&mut self, record: &SentRecord<'_>) {
-        self.duplicate_count += 1;
-        if record.attributes.path().instances().next().is_none() {
-            self.duplicates.note(record);
-        }
+    /// The log has another record with this bookmark. `run` is that of the record that came, or 0
+    /// when it counts as a duplicate nevertheless.
+    pub fn note_rejected(&mut self, bookmark: Bookmark, run: u64) {
+        self.rejected.push((bookmark, run));
     }
 }

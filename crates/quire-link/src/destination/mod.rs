@@ -8,24 +8,25 @@
 //!
 //! When a link ends, the connection is `Idle`, and another link may begin on it. After bytes that
 //! are not frames it is `Broken`. A frame of records is acknowledged when all that was recorded of
-//! it is safe here.
+//! it is safe here. A record of another run than that of the log here is rejected before.
 
-mod duplicates;
 mod event;
 mod input;
+mod look_up;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use quire_types::{Position, PublisherId, Timestamp, time::Instant};
+use quire_types::{Bookmark, Position, Timestamp, time::Instant};
 use quire_wire::link::{
     FRAME_OVERHEAD_MAX, Frame, Hello, Mark, VERSION, Welcome, announced_size, next_frame, take_records,
 };
 
-pub use duplicates::{Conflict, Duplicate, Duplicates, hash_of};
 pub use event::{Answer, DestinationEvent, DestinationFigures, DestinationOutput, Greeting};
 pub use input::{Arrived, LinkRules, SourceInstance, Taken};
 use input::{Begun, Waiting};
+use look_up::Looking;
+pub use look_up::{InLog, LookedUp, RecordHere, hash_of};
 
 use crate::compress::decompress;
 use crate::replicated::Destinations;
@@ -56,7 +57,7 @@ pub struct Destination {
     /// When the last `hello` was taken, and when the one that waits may be.
     greeted_at: Option<Instant>,
     greets_at: Option<Instant>,
-    /// The number of the last search or comparison.
+    /// The number of the last search or question.
     number: u64,
     outputs: VecDeque<DestinationOutput>,
 }
@@ -98,28 +99,15 @@ struct Link {
     acknowledged: Position,
     record_count: u64,
     duplicate_count: u64,
-    comparing: Comparing,
-    conflict_count: u64,
-    /// Publishers whose first conflict was logged.
-    reported: Vec<PublisherId>,
+    looking: Looking,
+    /// The frame of records at the front of the input has answers about the log up to here.
+    answered: Option<Position>,
     /// The source has sent everything that it had when the link came up.
     has_caught_up: bool,
     /// The source was let in during this turn.
     is_new: bool,
     /// The frame of records at the front of the input, when a part of its records was recorded.
     begun: Option<Begun>,
-}
-
-/// Whether the duplicates of a frame are compared with the log here. Those of the frames that come
-/// meanwhile are not.
-#[derive(Debug, Default)]
-enum Comparing {
-    #[default]
-    Nothing,
-    /// They begin to be compared when the log is on the disk up to this position, because only then
-    /// it can be searched.
-    Due(Position, Duplicates),
-    Running(u64),
 }
 
 /// An acknowledgement that the source is to get: of the records with the same hops in a frame.
@@ -148,9 +136,8 @@ impl Link {
             acknowledged: Position::ZERO,
             record_count: 0,
             duplicate_count: 0,
-            comparing: Comparing::Nothing,
-            conflict_count: 0,
-            reported: Vec::new(),
+            looking: Looking::Nothing,
+            answered: None,
             has_caught_up: false,
             is_new: false,
             begun: None,
@@ -159,6 +146,10 @@ impl Link {
 
     fn is_open(&self) -> bool {
         self.phase == LinkPhase::Open
+    }
+
+    fn is_looking(&self) -> bool {
+        !matches!(self.looking, Looking::Nothing)
     }
 }
 
@@ -259,7 +250,6 @@ impl Destination {
             acknowledged: link.map_or(Position::ZERO, |link| link.acknowledged),
             record_count: link.map_or(0, |link| link.record_count),
             duplicate_count: link.map_or(0, |link| link.duplicate_count),
-            conflict_count: link.map_or(0, |link| link.conflict_count),
         })
     }
 
@@ -315,6 +305,10 @@ impl Destination {
         message_size_max: usize,
         input: &[u8],
     ) -> Option<(usize, usize, Begun)> {
+        // The frame at the front waits for the log.
+        if self.link().is_some_and(Link::is_looking) {
+            return None;
+        }
         let size_max = FRAME_OVERHEAD_MAX + message_size_max;
         while matches!(self.state, DestinationState::AwaitingHello | DestinationState::Idle) || self.is_open()
         {
@@ -450,10 +444,15 @@ impl Destination {
         self.outputs.push_back(DestinationOutput::Turn);
     }
 
-    /// The records of a frame were recorded, or were duplicates. `mark` is the last record of the
-    /// log, which ends at `appended`.
-    pub fn handle_taken(&mut self, arrived: Arrived, mark: Option<Mark>, taken: Taken, appended: Position) {
+    /// The records of a frame were recorded, were duplicates, or were rejected. `mark` is the last
+    /// record of the log.
+    pub fn handle_taken(&mut self, now: Instant, arrived: Arrived, mark: Option<Mark>, taken: Taken) {
+        // Before the acknowledgement of the positions around them.
+        for (bookmark, run) in &taken.rejected {
+            self.reject(now, *bookmark, *run);
+        }
         if let Some(link) = self.link_mut() {
+            link.answered = None;
             let through = arrived.frame().map_or(link.received, |records| records.through);
             link.received = link.received.max(through);
             link.record_count += taken.record_count;
@@ -461,9 +460,6 @@ impl Destination {
             for (hops, Waiting { through, position, destinations }) in taken.by_hops {
                 let ack = PendingAck { through, position, destinations, mark };
                 link.pending.entry(hops).or_default().push_back(ack);
-            }
-            if matches!(link.comparing, Comparing::Nothing) && !taken.duplicates.is_empty() {
-                link.comparing = Comparing::Due(appended, taken.duplicates);
             }
         }
         self.give_back(arrived);
@@ -480,9 +476,64 @@ impl Destination {
     pub fn suspend(&mut self, arrived: Arrived, done: usize, taken: Taken) {
         let Arrived { input, begin, begun, .. } = arrived;
         if let Some(link) = self.link_mut() {
-            link.begun = Some(Begun { body: begun.body, done, taken });
+            link.begun = Some(Begun { done, taken, ..begun });
         }
         (self.input, self.taken_size) = (input, begin);
+    }
+
+    /// The records of a frame after the first `done` bytes can be recorded when it is known what
+    /// the log here has under these bookmarks. The log ends at `appended`, and must be on the disk
+    /// up to there. [`poll_arrived`](Destination::poll_arrived) then gives the rest, with answers.
+    pub fn look_up(
+        &mut self,
+        arrived: Arrived,
+        done: usize,
+        taken: Taken,
+        bookmarks: Vec<Bookmark>,
+        appended: Position,
+    ) {
+        self.suspend(arrived, done, taken);
+        if let Some(link) = self.link_mut() {
+            link.looking = Looking::Due(appended, bookmarks);
+        }
+        self.outputs.push_back(DestinationOutput::Turn);
+    }
+
+    /// The log was asked. An error: it cannot be read there, and the link ends.
+    pub fn handle_looked_up(&mut self, now: Instant, number: u64, found: Result<LookedUp, String>) {
+        let Some(link) = self.link_mut() else { return };
+        let Looking::Running(wanted, through) = link.looking else { return };
+        if wanted != number {
+            return;
+        }
+        match found {
+            Ok(found) => {
+                (link.looking, link.answered) = (Looking::Nothing, Some(through));
+                if let Some(begun) = &mut link.begun {
+                    begun.answers = found.into_iter().collect();
+                }
+                self.outputs.push_back(DestinationOutput::Turn);
+            }
+            Err(reason) => self.end(now, &reason),
+        }
+    }
+
+    /// The answers that are asked for, or that the rest of a frame has, are about the log up to
+    /// here. `None`: there are none.
+    pub fn looked_up_through(&self) -> Option<Position> {
+        let link = self.link()?;
+        match &link.looking {
+            Looking::Due(position, _) | Looking::Running(_, position) => Some(*position),
+            Looking::Nothing => link.answered,
+        }
+    }
+
+    /// Another instance, or the log here, has another record with the bookmark of a record that the
+    /// source has sent.
+    pub fn reject(&mut self, now: Instant, bookmark: Bookmark, run: u64) {
+        if self.is_open() {
+            self.send(now, &Frame::Rejected { bookmark, run });
+        }
     }
 
     fn give_back(&mut self, arrived: Arrived) {
@@ -503,7 +554,7 @@ impl Destination {
         if self.is_idle() {
             return;
         }
-        self.compare(persisted);
+        self.ask(persisted);
         if self.acknowledge(now, is_safe) {
             return;
         }
@@ -537,35 +588,18 @@ impl Destination {
         !acknowledged.is_empty()
     }
 
-    fn compare(&mut self, persisted: Position) {
+    fn ask(&mut self, persisted: Position) {
         let number = self.number + 1;
         let Some(link) = self.link_mut() else { return };
-        let is_due = matches!(&link.comparing, Comparing::Due(position, _) if *position <= persisted);
-        if !is_due {
-            return;
-        }
-        let due = std::mem::replace(&mut link.comparing, Comparing::Running(number));
-        if let Comparing::Due(_, duplicates) = due {
+        let through = match &link.looking {
+            Looking::Due(position, _) if *position <= persisted => *position,
+            _ => return,
+        };
+        if let Looking::Due(_, bookmarks) =
+            std::mem::replace(&mut link.looking, Looking::Running(number, through))
+        {
             self.number = number;
-            self.outputs.push_back(DestinationOutput::Compare { number, duplicates });
-        }
-    }
-
-    /// The duplicates were compared with the log. The first conflict of each publisher is logged.
-    pub fn handle_compared(&mut self, number: u64, conflicts: &[Conflict]) {
-        let source = self.name();
-        let DestinationState::Linked(link) = &mut self.state else { return };
-        if !matches!(link.comparing, Comparing::Running(wanted) if wanted == number) {
-            return;
-        }
-        link.comparing = Comparing::Nothing;
-        link.conflict_count += conflicts.len() as u64;
-        for Conflict { bookmark, is_other } in conflicts.iter().copied() {
-            if !link.reported.contains(&bookmark.publisher) {
-                link.reported.push(bookmark.publisher);
-                let event = DestinationEvent::Conflict { source: source.clone(), bookmark, is_other };
-                self.outputs.push_back(DestinationOutput::Note(event));
-            }
+            self.outputs.push_back(DestinationOutput::LookUp { number, bookmarks });
         }
     }
 

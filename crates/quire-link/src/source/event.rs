@@ -1,6 +1,6 @@
 //! The inputs and outputs of a source.
 
-use quire_types::Position;
+use quire_types::{Bookmark, Position};
 use quire_wire::link::Offered;
 use std::time::Duration;
 
@@ -25,6 +25,14 @@ pub enum SourceOutput {
     },
     /// Publishers wait for the destination from now on, or do not.
     WaitFor(bool),
+    /// The destination has another record with the bookmark of a record that was sent. It keeps its
+    /// own, so it does not count as a copy.
+    Rejected {
+        /// The bookmark.
+        bookmark: Bookmark,
+        /// The run of the record here. 0: one of the two names no run, and their contents differ.
+        run: u64,
+    },
     /// Something happened.
     Note(SourceEvent),
     /// Another turn is needed soon.

@@ -559,8 +559,11 @@ impl Source {
                 self.place.note_mark(*mark);
                 self.settle();
             }
-            // It belongs to an earlier link on the connection.
-            (SourcePhase::Greeting(_), Frame::Acknowledged { .. }) => (),
+            (SourcePhase::Live(_), Frame::Rejected { bookmark, run }) => {
+                self.outputs.push_back(SourceOutput::Rejected { bookmark: *bookmark, run: *run });
+            }
+            // They belong to an earlier link on the connection.
+            (SourcePhase::Greeting(_), Frame::Acknowledged { .. } | Frame::Rejected { .. }) => (),
             _ => self.lose(now, "it sent a frame that a destination does not send here"),
         }
         None

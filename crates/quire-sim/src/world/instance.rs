@@ -54,7 +54,7 @@ pub(super) struct Instance {
     not_waited_for: BTreeMap<String, u64>,
     /// Messages that it dropped although its log does not have them, and whether another message
     /// has their bookmark.
-    conflicts: Vec<(Bookmark, bool)>,
+    conflicts: Vec<Bookmark>,
     /// The records of topics that links send, of journal files whose removal was begun.
     removed: Vec<(Position, Logged)>,
     /// How many of them were taken.
@@ -145,7 +145,7 @@ impl Instance {
         self.running.as_ref().is_some_and(|running| running.is_poisoned)
     }
 
-    pub fn take_conflicts(&mut self) -> Vec<(Bookmark, bool)> {
+    pub fn take_conflicts(&mut self) -> Vec<Bookmark> {
         std::mem::take(&mut self.conflicts)
     }
 
@@ -375,8 +375,8 @@ impl Instance {
                     self.not_waited_for.insert(destination, if is_waited_for { ns } else { u64::MAX });
                 }
                 Output::Log(Event::LinkUp { .. }) => self.played.links += 1,
-                Output::Log(Event::LinkConflict { bookmark, is_other, .. }) => {
-                    self.conflicts.push((bookmark, is_other));
+                Output::Log(Event::LinkConflict { bookmark, .. } | Event::LinkRejected { bookmark, .. }) => {
+                    self.conflicts.push(bookmark);
                 }
                 output => running.carry_out(output, now, around),
             }
@@ -507,6 +507,8 @@ fn logged(record: &Record<'_>, own: usize) -> Option<Logged> {
         sequence: record.sequence,
         value,
         removes: record.deleted_keys().next().is_some(),
+        is_late: record.is_late,
+        follows: record.follows(),
         is_passed_on: record.path().instances().count() > 1,
         stamp: (
             record.stamp().as_ns(),

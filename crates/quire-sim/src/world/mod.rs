@@ -924,8 +924,8 @@ impl World {
         for instance in &mut self.instances {
             let auditor = self.auditors.local[instance.number].as_mut();
             is_busy |= instance.turn(self.ns, &mut around, auditor)?;
-            for (bookmark, is_other) in instance.take_conflicts() {
-                self.auditors.links.conflicted(instance.number, bookmark, is_other);
+            for bookmark in instance.take_conflicts() {
+                self.auditors.links.conflicted(instance.number, bookmark);
             }
             self.auditors.links.removing(instance.number, &instance.take_removed());
         }

@@ -82,7 +82,7 @@ counters! {
     downgrades Several "downgrades",
     pauses Several "pauses",
     torn Several "publishers above a gap",
-    conflicts Several "conflicts",
+    late Several "late messages",
     differing Several "records that two writers left different",
     excused Several "messages without a counted copy",
     shared_jobs Several "messages of local queues over replicated topics",

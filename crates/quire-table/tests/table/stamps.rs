@@ -24,7 +24,7 @@ fn stamp(time: u64, instance: &str) -> Stamp<'_> {
 
 /// A change of another publisher.
 fn other(time: u64, instance: &str) -> KeyChange<'_> {
-    KeyChange { stamp: stamp(time, instance), publisher: PublisherId(7), is_late: false }
+    KeyChange { stamp: stamp(time, instance), publisher: PublisherId(7), sequence: 0, is_late: false }
 }
 
 /// A put or a delete of a key, at an instance.
@@ -44,7 +44,7 @@ impl Change {
     /// Of a publisher that only this instance has.
     fn as_key_change(&self) -> KeyChange<'_> {
         let number = self.instance.bytes().map(u64::from).sum();
-        KeyChange { stamp: self.stamp(), publisher: PublisherId(number), is_late: true }
+        KeyChange { stamp: self.stamp(), publisher: PublisherId(number), sequence: 0, is_late: true }
     }
 
     fn data(&self) -> String {
@@ -158,7 +158,7 @@ fn merged(moves: &[Vec<Change>; 2], mut merge: impl Iterator<Item = usize>) -> B
         let next = [wanted, 1 - wanted].into_iter().find_map(|number| Some((number, rest[number].next()?)));
         let Some((number, change)) = next else { return rows(&table) };
         let publisher = PublisherId(number as u64 + 1);
-        take(&mut table, change, KeyChange { stamp: change.stamp(), publisher, is_late: false });
+        take(&mut table, change, KeyChange { stamp: change.stamp(), publisher, sequence: 0, is_late: false });
     }
 }
 
@@ -281,4 +281,26 @@ fn a_damaged_snapshot_with_an_order_is_refused() {
         assert!(read(&damaged).is_err(), "{at}");
         assert!(read(&bytes[..at]).is_err(), "{at}");
     }
+}
+
+#[test]
+fn the_known_change_of_a_key_is_that_of_its_publisher() {
+    let mut table = ordered_table(10);
+    let change = |sequence| KeyChange { sequence, ..other(5, "b") };
+    let stranger = KeyChange { publisher: PublisherId(8), ..change(9) };
+    let known = |table: &Table, change: &KeyChange<'_>| table.known_of(b"key-1", change);
+    assert_eq!(known(&table, &change(3)), None);
+    let options = PutOptions { change: Some(change(3)), ..PutOptions::default() };
+    table.put_with(&row("key-1", "{}"), options).unwrap();
+    let position = table.get(b"key-1").unwrap().position;
+    assert_eq!(known(&table, &change(2)), Some(KnownChange::Row(position)));
+    assert_eq!(known(&table, &stranger), None);
+    table.delete(b"key-1", Moment::default(), &change(4));
+    assert_eq!(known(&table, &change(2)), Some(KnownChange::Delete { sequence: 4 }));
+    assert_eq!(known(&table, &stranger), None);
+    // A snapshot does not have the sequence.
+    let bytes = written(&mut table);
+    let mut again = ordered_table(10);
+    restore(&mut again, &bytes, 1000).unwrap();
+    assert_eq!(known(&again, &change(2)), Some(KnownChange::Delete { sequence: 0 }));
 }

@@ -14,7 +14,7 @@ use quire_types::{Bookmark, Position, PublisherId, Secret, Timestamp};
 pub use splitter::{Piece, Splitter};
 
 /// The version of these frames. Both sides must have the same.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 
 /// The largest frame in bytes apart from the data of one message: its other fields, the limit of a
 /// frame of small records, or a `hello`.
@@ -50,6 +50,7 @@ const COMPRESSED: u8 = 8;
 const ENDED: u8 = 9;
 const LOGON: u8 = 10;
 const LOGGED_ON: u8 = 11;
+const REJECTED: u8 = 12;
 
 /// Bytes that are not a frame. The peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,7 +77,7 @@ pub enum Role {
 /// There is no such kind.
 pub fn role_of(kind: u8) -> Result<Role, BadFrame> {
     match kind {
-        WELCOME | REFUSED | ACKNOWLEDGED => Ok(Role::Source),
+        WELCOME | REFUSED | ACKNOWLEDGED | REJECTED => Ok(Role::Source),
         HELLO | RECORDS | COMPRESSED | CAUGHT_UP | ENDED => Ok(Role::Destination),
         HEARTBEAT => Ok(Role::Either),
         _ => Err(UNKNOWN_KIND),
@@ -133,6 +134,15 @@ pub enum Frame<'a> {
         hops: u8,
         /// The last record of the destination.
         mark: Option<Mark>,
+    },
+    /// Destination: it has another record with the bookmark of a record of the source, and keeps
+    /// its own. It comes before the acknowledgement of the positions around the record.
+    Rejected {
+        /// The bookmark.
+        bookmark: Bookmark,
+        /// The run of the record of the source. 0: one of the two records names no run, and their
+        /// contents differ. The record then counts as a duplicate.
+        run: u64,
     },
     /// Either: still there.
     Heartbeat,
@@ -297,6 +307,11 @@ impl Frame<'_> {
                 out.push(*hops);
                 put_mark(out, *mark);
             }
+            Frame::Rejected { bookmark, run } => {
+                [bookmark.publisher.get(), bookmark.sequence, *run]
+                    .into_iter()
+                    .for_each(|number| put_u64(out, number));
+            }
             Frame::Logon(logon) => {
                 out.extend_from_slice(&logon.version.to_le_bytes());
                 let secret = |secret: Option<Secret<_>>| secret.map(|Secret(text)| text);
@@ -323,6 +338,7 @@ impl Frame<'_> {
             Frame::Ended { .. } => ENDED,
             Frame::Logon(_) => LOGON,
             Frame::LoggedOn { .. } => LOGGED_ON,
+            Frame::Rejected { .. } => REJECTED,
         }
     }
 }
@@ -367,6 +383,10 @@ pub fn next_frame(bytes: &[u8], size_max: usize) -> Result<Option<(Frame<'_>, us
         ENDED => Frame::Ended { reason: take_text(body)? },
         LOGON => Frame::Logon(take_logon(body)?),
         LOGGED_ON => Frame::LoggedOn { user: take_text(body)? },
+        REJECTED => Frame::Rejected {
+            bookmark: Bookmark::new(PublisherId::new(take_u64(body)?), take_u64(body)?),
+            run: take_u64(body)?,
+        },
         _ => return Err(UNKNOWN_KIND),
     };
     if !body.is_empty() {

@@ -220,8 +220,10 @@ impl Intake<'_> {
     fn may_be_taken(&self, key: PublisherKey, publish: &Publish<'_>) -> bool {
         let Publish { sequence, is_numbered, .. } = *publish;
         let Some(publisher) = self.publishers.get(key).filter(|_| sequence != 0) else { return true };
-        let here = here(&self.cx.log, Bookmark::new(publisher.id, sequence), publisher.run_of(is_numbered));
-        let published = Published { run: publisher.run_of(is_numbered), is_rejected: false, is_gap: false };
+        let (bookmark, run) = (Bookmark::new(publisher.id, sequence), publisher.run_of(is_numbered));
+        let here = here(&self.cx.log, bookmark, run);
+        let is_rejected = self.cx.log.replicated.is_rejected(bookmark, run);
+        let published = Published { run, is_rejected, is_gap: false };
         decide_publish(here, published) != PublishDecision::Refuse
     }
 
@@ -311,6 +313,7 @@ fn here(log: &Log, bookmark: Bookmark, run: u64) -> Here {
     let is_in = |(first, last): &(u64, u64)| (*first..=*last).contains(&bookmark.sequence);
     match log.journal.held(bookmark) {
         Held::No => Here::Above,
+        Held::Missing => Here::Below { current_run: log.journal.current_run(publisher) },
         Held::OfRun(run) => Here::Record { run },
         // A range of holes may be too wide. The log then has the message, and it counts as a
         // duplicate, too, or is refused although it is in the log.

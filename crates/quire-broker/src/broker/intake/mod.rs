@@ -131,6 +131,8 @@ struct Assigned {
     /// The time by which last values are ordered, when it is not the timestamp.
     order: Option<Timestamp>,
     bookmark: Bookmark,
+    /// Later messages of the publisher are in the log.
+    is_late: bool,
 }
 
 impl Origin<'_> {
@@ -163,6 +165,7 @@ impl Intake<'_> {
         let mut assigned = self.assign(submission);
         if self.cx.log.has_links {
             assigned.order = self.order(submission, keyed, assigned.timestamp);
+            assigned.is_late = self.is_late(submission);
         }
         let key = if keyed.is_some() { submission.publish.key } else { &[] };
         let ingested = self.record(submission, assigned, key);

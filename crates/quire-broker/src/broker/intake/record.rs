@@ -20,7 +20,14 @@ impl Intake<'_> {
             0 => self.cx.log.next_sequence(publisher),
             sequence => sequence,
         };
-        Assigned { timestamp, order: None, bookmark: Bookmark::new(publisher, sequence) }
+        Assigned { timestamp, order: None, bookmark: Bookmark::new(publisher, sequence), is_late: false }
+    }
+
+    /// Whether it is a message of another instance, and the log has later ones of its publisher.
+    pub(super) fn is_late(&self, submission: &Submission<'_>) -> bool {
+        let Submission { origin, publisher, publish, .. } = *submission;
+        matches!(origin, Origin::Peer { .. })
+            && self.cx.log.highest_sequence(publisher).is_some_and(|highest| publish.sequence <= highest)
     }
 
     /// The time by which a message or a delete is ordered among the changes of its keys on all
@@ -52,7 +59,7 @@ impl Intake<'_> {
     #[inline(always)]
     pub(super) fn record(&mut self, submission: &Submission<'_>, assigned: Assigned, key: &[u8]) -> Ingested {
         let Submission { origin, kind, publisher, topic, publish, numbering } = *submission;
-        let Assigned { timestamp, order, bookmark } = assigned;
+        let Assigned { timestamp, order, bookmark, is_late } = assigned;
         let known = self.cx.topics.topic(topic);
         let message_type = known.recording.message_type;
         let is_recorded = match kind {
@@ -95,9 +102,17 @@ impl Intake<'_> {
             attributes,
             data: publish.data,
         };
-        match self.cx.log.append(&record) {
+        let appended = match is_late {
+            true => self.cx.log.append_late(&record),
+            false => self.cx.log.append(&record),
+        };
+        match appended {
             Ok(Appended::Recorded(position)) => {
                 self.bookmarks.appended(position, bookmark);
+                if self.cx.log.has_links && (is_late || numbering.run == 0) {
+                    let content = (numbering.run, kind, &*known.name, publish.data);
+                    self.links.note_recent(position, bookmark, content);
+                }
                 Ingested::Recorded(position)
             }
             Ok(Appended::Duplicate { highest }) => Ingested::Duplicate { highest },

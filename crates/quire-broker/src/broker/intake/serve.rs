@@ -52,11 +52,12 @@ impl Intake<'_> {
 
     /// The order of a change of last values. Without replication, the log has the order of changes.
     fn change<'a>(&self, submission: &'a Submission<'_>, assigned: Assigned) -> Option<KeyChange<'a>> {
-        let Assigned { timestamp, order, .. } = assigned;
+        let Assigned { timestamp, order, bookmark, is_late } = assigned;
         self.cx.log.has_links.then(|| KeyChange {
             stamp: Stamp { time: order.unwrap_or(timestamp), instance: submission.origin.instance() },
             publisher: submission.publisher,
-            is_late: false,
+            sequence: bookmark.sequence,
+            is_late,
         })
     }
 
@@ -122,7 +123,11 @@ impl Intake<'_> {
         path: InstancePath<'_>,
     ) -> Destinations {
         let Submission { kind, publisher, topic, publish, .. } = *submission;
-        let sequence = self.cx.log.highest_sequence(publisher).unwrap_or(publish.sequence);
+        let sequence = match publish.sequence {
+            // The log has given it one.
+            0 => self.cx.log.highest_sequence(publisher).unwrap_or_default(),
+            sequence => sequence,
+        };
         let bookmark = Bookmark::new(publisher, sequence);
         let known = self.cx.topics.topic(topic);
         let (name, message_type) = (&known.name, known.recording.message_type);

@@ -107,7 +107,8 @@ impl Intake<'_> {
             publish,
             numbering: Numbering::NONE,
         };
-        let assigned = Assigned { timestamp, order: None, bookmark: Bookmark::new(publisher, 0) };
+        let bookmark = Bookmark::new(publisher, 0);
+        let assigned = Assigned { timestamp, order: None, bookmark, is_late: false };
         self.serve(&submission, assigned, None, Some(Keyed::of(table)));
     }
 }

@@ -5,25 +5,24 @@
 //!   acknowledgement counted, as long as the disk of that instance was not lost or replaced by an
 //!   older one.
 //! - R1: after everything has healed, the instances have the same messages and deletes of each
-//!   publisher, once each and in the order of the publisher.
+//!   publisher, once each. They are in the order of the publisher, except for *late* ones.
 //! - R2: an instance that starts with an empty or an older disk makes no other instance lose a
 //!   message.
-//! - B1, B2: a subscriber that fails over sees the messages of each publisher in their order, each
-//!   once, and in the end all of them.
+//! - B1, B2: a subscriber that fails over sees the messages of each publisher, each once, and in
+//!   the end all of them. They are in their order, except for late ones.
 //! - The records of the last-value topic are the same everywhere: those that its publishers wrote
 //!   last. Several publishers write the *shared* keys, on several instances at a time. Of these,
 //!   each instance has the record that is the last one in its own log, and the instances may differ
 //!   (docs/replication.md, *What is sent*).
-//! - An instance that drops a message as a duplicate has it, or the message is in a gap, or a disk
-//!   was lost.
+//! - No instance says that two messages have one bookmark.
 //! - A message that no link sends, because of a filter, is on no instance to which its publisher
 //!   did not send it.
 //!
 //! A publisher leaves a *gap* when it logs on to an instance that lacks messages of it which were
-//! acknowledged. It publishes above the gap, and the gap stays (docs/replication.md, *The cost of a
-//! fault*). That is an error where every destination is waited for and no disk was lost. Of the
-//! messages in a gap only the order, and the copies that were counted, are checked. All other
-//! messages of the publisher must be everywhere.
+//! acknowledged. It publishes above the gap, and the messages in it arrive late
+//! (docs/replication.md, *What is sent*). That is an error where every destination is waited for
+//! and no disk was lost. Subscribers need not see the messages in a gap, and last values need not
+//! have them.
 //!
 //! A subscriber *returns* when it logs on to an instance on which it was before the disk of that
 //! instance was lost or replaced. Only then may it miss messages, or receive them again.
@@ -58,6 +57,10 @@ pub(in crate::world) struct Logged {
     pub value: Option<u64>,
     /// It is a delete of a record.
     pub removes: bool,
+    /// The log had later messages of its publisher.
+    pub is_late: bool,
+    /// The sequence that the publisher used before.
+    pub follows: u64,
     /// It passed more than one instance.
     pub is_passed_on: bool,
     /// The order of the changes of a key on all instances: a time, and the instance that took the
@@ -85,7 +88,7 @@ pub(in crate::world) struct Auditor {
     /// The checks of the queue of each instance.
     pub queues: Vec<Deliveries>,
     excused_count: u64,
-    conflict_count: u64,
+    late_count: u64,
     differing_count: u64,
     delivered_count: u64,
     pub view_count: u64,
@@ -162,6 +165,9 @@ struct Stream {
     seen: BTreeSet<u64>,
     /// The instance to which it logged on last, and whether it has got a message since.
     at: Option<(usize, bool)>,
+    /// Messages that came after a later one of their publisher: publisher, sequence, and that of
+    /// the later one.
+    late: Vec<(usize, u64, u64)>,
     /// Messages that it need not see.
     excused: BTreeSet<u64>,
     /// When it was first on each instance.
@@ -200,7 +206,7 @@ impl Auditor {
             removed: vec![BTreeSet::new(); topology.count()],
             queues: (0..topology.count()).map(|_| Deliveries::default()).collect(),
             excused_count: 0,
-            conflict_count: 0,
+            late_count: 0,
             differing_count: 0,
             delivered_count: 0,
             view_count: 0,
@@ -234,7 +240,7 @@ impl Auditor {
             published: self.values.len() as u64,
             delivered: self.delivered_count,
             torn: self.publishers.iter().filter(|publisher| !publisher.gaps.is_empty()).count() as u64,
-            conflicts: self.conflict_count,
+            late: self.late_count,
             differing: self.differing_count,
             excused: self.excused_count,
             shared_jobs: self.queues.iter().map(|queue| queue.delivered_count).sum(),
@@ -377,19 +383,9 @@ impl Auditor {
         }
     }
 
-    /// An instance says that it dropped a message which its log does not have. `is_other`: another
-    /// message has the bookmark there.
-    pub fn conflicted(&mut self, instance: usize, bookmark: Bookmark, is_other: bool) {
-        self.conflict_count += 1;
-        let was_lost = self.replaced_at.iter().any(Option::is_some);
-        let publisher = self.by_id.get(&bookmark.publisher.get()).map(|number| &self.publishers[*number]);
-        let is_in_gap = publisher.is_some_and(|publisher| publisher.is_in_gap(bookmark.sequence));
-        if is_other || !(is_in_gap || was_lost) {
-            self.fail(format!(
-                "{} says that it lacks {bookmark} (another one: {is_other})",
-                name_of(instance)
-            ));
-        }
+    /// An instance says that another message has the bookmark. Each publisher has one run.
+    pub fn conflicted(&mut self, instance: usize, bookmark: Bookmark) {
+        self.fail(format!("{} says that two messages have the bookmark {bookmark}", name_of(instance)));
     }
 
     // Workers of the queue that each instance has over replicated topics.
@@ -431,7 +427,7 @@ impl Auditor {
                 place + 1
             ));
         }
-        let Stream { last, first, seen, has_returned, at, .. } = &mut self.streams[stream];
+        let Stream { last, first, seen, has_returned, at, late, .. } = &mut self.streams[stream];
         if let Some((_, is_served)) = at {
             *is_served = true;
         }
@@ -445,9 +441,10 @@ impl Auditor {
         if !seen.insert(value) {
             return Err(format!("message {value} ({publisher}|{}|) came twice", bookmark.sequence));
         }
-        let before = std::mem::replace(&mut last[publisher], bookmark.sequence);
-        if before >= bookmark.sequence {
-            return Err(format!("{publisher}|{}| came after {publisher}|{before}|", bookmark.sequence));
+        let before = last[publisher];
+        last[publisher] = before.max(bookmark.sequence);
+        if before > bookmark.sequence {
+            late.push((publisher, bookmark.sequence, before));
         }
         Ok(())
     }
@@ -530,7 +527,11 @@ impl Auditor {
                 continue;
             }
             let (last, stamp) = *state.entry(key).or_insert((record, &record.stamp));
-            if last.publisher == record.publisher || *stamp <= record.stamp {
+            let is_own = last.publisher == record.publisher;
+            if is_own && last.sequence > record.sequence {
+                continue;
+            }
+            if is_own || *stamp <= record.stamp {
                 state.insert(key, (record, stamp.max(&record.stamp)));
             }
         }
@@ -605,7 +606,7 @@ impl Auditor {
             }
             let is_local =
                 |sequence: u64| publisher.operations[sequence as usize - 1].is_local(self.has_filter);
-            let is_everywhere = |sequence: &&u64| !publisher.is_in_gap(**sequence) && !is_local(**sequence);
+            let is_everywhere = |sequence: &&u64| !is_local(**sequence);
             for instance in 0..logs.len() {
                 let (first, other) = (&found[0][number], &found[instance][number]);
                 for sequence in other.iter().filter(|sequence| is_local(**sequence)) {
@@ -619,15 +620,33 @@ impl Auditor {
                     let (with, without) =
                         if first.contains(sequence) { (0, instance) } else { (instance, 0) };
                     return Err(format!(
-                        "{number}|{sequence}| ({:?}) is on {} and not on {}",
+                        "{number}|{sequence}| ({:?}) is on {} and not on {}: {}",
                         publisher.operations[*sequence as usize - 1].action,
                         name_of(with),
-                        name_of(without)
+                        name_of(without),
+                        self.ranges(logs, number)
                     ));
                 }
             }
         }
+        self.look_at_streams(logs, &found)
+    }
+
+    /// Each subscriber saw the messages of each publisher. `found` are those of the logs.
+    fn look_at_streams(&self, logs: &[Vec<Logged>], found: &[Vec<BTreeSet<u64>>]) -> Result<(), String> {
+        let was_lost = self.replaced_at.iter().any(Option::is_some);
+        let late = logs.iter().flatten().filter(|record| record.is_late);
+        let late = late.filter_map(|record| Some((*self.by_id.get(&record.publisher)?, record.sequence)));
+        let late: BTreeSet<_> = late.collect();
         for stream in self.streams.iter().filter(|stream| !stream.has_returned) {
+            let is_unknown = |(publisher, sequence, _): &&(usize, u64, u64)| {
+                !late.contains(&(*publisher, *sequence)) && !was_lost
+            };
+            if let Some((publisher, sequence, before)) = stream.late.iter().find(is_unknown) {
+                let name = &stream.name;
+                let after = format!("{publisher}|{sequence}| after {publisher}|{before}|");
+                return Err(format!("{name} saw {after}, and no log has it late"));
+            }
             for (number, publisher) in self.publishers.iter().enumerate() {
                 for sequence in found[0][number].iter().filter(|sequence| !publisher.is_in_gap(**sequence)) {
                     let operation = &publisher.operations[*sequence as usize - 1];
@@ -648,6 +667,29 @@ impl Auditor {
         Ok(())
     }
 
+    /// The messages of a publisher in the order of each log. Those that follow each other are one
+    /// range, with what its first message follows.
+    fn ranges(&self, logs: &[Vec<Logged>], publisher: usize) -> String {
+        let of_publisher = |record: &&Logged| self.by_id.get(&record.publisher) == Some(&publisher);
+        let log = |log: &Vec<Logged>| {
+            let mut ranges: Vec<(&Logged, u64)> = Vec::new();
+            for record in log.iter().filter(of_publisher) {
+                match ranges.last_mut() {
+                    Some((first, last)) if record.follows == *last && record.is_late == first.is_late => {
+                        *last = record.sequence;
+                    }
+                    _ => ranges.push((record, record.sequence)),
+                }
+            }
+            let describe = |(first, last): &(&Logged, u64)| {
+                let late = if first.is_late { " late" } else { "" };
+                format!("{} to {last} after {}{late}", first.sequence, first.follows)
+            };
+            format!("[{}]", ranges.iter().map(describe).collect::<Vec<_>>().join(", "))
+        };
+        logs.iter().map(log).collect::<Vec<_>>().join(" ")
+    }
+
     /// The queue of an instance delivered every message of its log until it was acknowledged.
     fn look_at_queue(&self, instance: usize, log: &[Logged]) -> Result<(), String> {
         for value in log.iter().filter_map(|record| record.value) {
@@ -665,6 +707,7 @@ impl Auditor {
     fn look_through(&mut self, instance: usize, log: &[Logged]) -> Result<Vec<BTreeSet<u64>>, String> {
         let mut found = vec![BTreeSet::new(); self.publishers.len()];
         let name = name_of(instance);
+        let was_lost = self.replaced_at.iter().any(Option::is_some);
         let mut records = Vec::with_capacity(log.len());
         for record in log {
             records.push(record);
@@ -686,10 +729,18 @@ impl Auditor {
                 ));
             }
             let last = found[number].last().copied().unwrap_or(0);
-            if last >= sequence {
+            // Only a message in a gap of its publisher, or of a lost disk, can be late.
+            let may_be_late = self.publishers[number].is_in_gap(sequence) || !self.is_strict || was_lost;
+            if last >= sequence && !(record.is_late && may_be_late) {
                 return Err(format!("{name} has {number}|{sequence}| after {number}|{last}|"));
             }
-            found[number].insert(sequence);
+            if record.is_late != (last >= sequence) {
+                return Err(format!("{name} says of {number}|{sequence}| late: {}", record.is_late));
+            }
+            self.late_count += u64::from(record.is_late);
+            if !found[number].insert(sequence) {
+                return Err(format!("{name} has {number}|{sequence}| twice"));
+            }
         }
         Ok(found)
     }

@@ -9,8 +9,9 @@ import { may, session } from "../session.js";
 import { HistoryChart } from "../parts/chart.js";
 import { Act, Failure, Mark, Note, Pairs, Plain, RangeChoice, Tile, Tiles } from "../parts/small.js";
 
-const KINDS = { live: "ok", catching_up: "warn", paused: "warn", connecting: "warn", waiting: "warn", refused: "bad", gap: "bad" };
+const KINDS = { live: "ok", catching_up: "warn", paused: "warn", connecting: "warn", waiting: "warn", refused: "bad", gap: "bad", away: "warn" };
 const kindOf = (link) => (link.state === undefined ? "ok" : KINDS[link.state] ?? "bad");
+const Conflicts = (row) => (row.conflicts ? html`<${Mark} kind="bad">${count(row.conflicts)}</${Mark}>` : "0");
 const named = (state) => (state ?? "connected").replaceAll("_", " ");
 
 /** Width of the drawing and its boxes, in units of its view box. */
@@ -108,13 +109,14 @@ export function Replication() {
             ["Not acknowledged", (row) => bytes(row.unacknowledged_bytes), true],
             ["Type", (row) => row.sync_type],
             ["Sent", (row) => rate(row.sent_per_s), true],
+            ["Conflicts", Conflicts, true],
           ]} /></section>`}
           ${from.length > 0 && html`<section class="section" aria-label="Sources"><h2>Sources</h2><${Plain} label="Table of the sources" rows=${from} rowKey=${(row) => row.id} columns=${[
             ["Source", (row) => row.id],
             ["State", State],
             ["Records", (row) => count(row.records), true],
             ["Duplicates", (row) => count(row.duplicates), true],
-            ["Conflicts", (row) => (row.conflicts ? html`<${Mark} kind="bad">${count(row.conflicts)}</${Mark}>` : "0"), true],
+            ["Conflicts", Conflicts, true],
           ]} /></section>`}
         </div></section>
         ${selected && html`<${Detail} key=${selected} id=${selected} />`}
