@@ -7,6 +7,7 @@
 //! from the log (`read.rs`), where the tests of `route.rs` choose them. The run loop records what
 //! arrived, through the one intake.
 
+mod behind;
 mod check;
 mod conflicts;
 mod connection;
@@ -53,7 +54,7 @@ use quire_link::Greeted;
 pub(crate) use quire_link::{Arrived, LinkRules, SentRecord, Taken};
 use quire_wire::link::Mark;
 use quire_wire::link::{EXCLUDED_MAX, OFFERED_MAX, Offered};
-use read::LinkFound;
+use read::{LinkFound, LinkSearch};
 
 /// How long clients wait after a start for news from the sync destinations, at most. They may have
 /// messages that this instance lost.
@@ -340,6 +341,13 @@ impl Links {
     fn read_done(&mut self, cx: &mut Context, destination: usize, number: u64, found: Option<LinkFound>) {
         if let Some(link) = self.outgoing.get_mut(destination) {
             link.read_done(cx, number, found);
+        }
+    }
+
+    /// A search for the oldest record that a destination lacks is done.
+    fn searched(&mut self, cx: &mut Context, destination: usize, number: u64, found: Option<LinkSearch>) {
+        if let Some(link) = self.outgoing.get_mut(destination) {
+            link.searched(cx, number, found.as_ref());
         }
     }
 

@@ -11,7 +11,8 @@ use quire_link::{
 use quire_types::time::Instant;
 use quire_wire::link::{Frame, Mark};
 
-use super::read::{LinkFound, LinkReading};
+use super::behind::Behind;
+use super::read::{LinkFound, LinkReading, LinkSearch};
 use super::{Links, Offer, offered};
 use crate::access::LinkUser;
 use crate::config::links::{Definition, SyncType, check_name};
@@ -45,6 +46,7 @@ pub(super) struct Outgoing {
     user: LinkUser,
     /// Rejections of the destination, each with the run.
     rejected: Vec<(Bookmark, u64)>,
+    behind: Behind,
 }
 
 impl Outgoing {
@@ -66,6 +68,7 @@ impl Outgoing {
             read_through: Position::ZERO,
             user: LinkUser::default(),
             rejected: Vec::new(),
+            behind: Behind::default(),
         }
     }
 
@@ -126,7 +129,7 @@ impl Outgoing {
 
     /// When it has something to do next.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        self.source.poll_timeout()
+        self.source.poll_timeout().into_iter().chain(self.behind.due()).min()
     }
 
     /// The first position of the log that must stay for the destination.
@@ -163,6 +166,46 @@ impl Outgoing {
         self.source.end_turn(now);
         self.carry_out(cx);
         self.report(cx);
+        self.look_behind(cx);
+    }
+
+    /// Searches the log for the oldest record that the destination has not acknowledged, while the
+    /// engine may not know it.
+    fn look_behind(&mut self, cx: &mut Context) {
+        let (now, place) = (cx.clock.now.instant, self.source.place());
+        let acknowledged = self.source.acknowledged().max(place.resume_from);
+        self.behind.reach(acknowledged, cx.log.reader.first());
+        let knows_all = self.source.state() == SourceState::Live && !self.source.age(now).is_zero();
+        let persisted = cx.log.journal.persisted();
+        let Some(after) = self.behind.next_search(now, persisted, !knows_all) else { return };
+        let name = &self.definition.settings.name;
+        let (peer, peer_group) = match self.source.peer() {
+            Some(peer) => (peer.name.clone(), peer.group.clone()),
+            None => (place.instance.clone().unwrap_or_else(|| name.clone()), String::new()),
+        };
+        let reading = LinkReading {
+            cursor: cx.log.reader.cursor(after),
+            scanned: after,
+            limit: persisted,
+            definition: Arc::clone(&self.definition),
+            peer,
+            peer_group,
+            // It has the records that came from it.
+            greeted: Position::ZERO,
+            now: cx.clock.now.wall,
+            replicable: self.user.replicable(),
+        };
+        let destination = self.number;
+        let number = cx.begin_job(
+            move |arena| reading.search(arena),
+            move |links: &mut Links, cx, number, found| links.searched(cx, destination, number, found),
+        );
+        self.behind.begin(number, now);
+    }
+
+    /// A search is done; `None` after a bug.
+    pub(super) fn searched(&mut self, cx: &mut Context, number: u64, found: Option<&LinkSearch>) {
+        cx.clock.wants_turn |= found.is_some_and(|found| self.behind.found(number, found));
     }
 
     /// Tells the log how far the destination is.
@@ -448,7 +491,7 @@ impl Outgoing {
             acknowledged: source.acknowledged().get(),
             scanned: source.scanned().get(),
             unacknowledged_bytes: source.unacknowledged_size() as u64,
-            seconds_behind: source.age(cx.clock.now.instant).as_secs_f64(),
+            seconds_behind: source.age(cx.clock.now.instant).max(self.behind.age(cx)).as_secs_f64(),
             sent_count: counts.records,
             sent_bytes: counts.bytes,
             connect_count: counts.connects,

@@ -52,7 +52,42 @@ pub(crate) struct LinkFound {
     pub(super) denied: Option<Box<str>>,
 }
 
+/// The result of a search for the oldest record that goes to a destination.
+#[derive(Debug)]
+pub(crate) struct LinkSearch {
+    /// There is none up to here, unless one was found.
+    pub(super) after: Position,
+    pub(super) limit: Position,
+    /// The record, and its time.
+    pub(super) found: Option<(Position, Timestamp)>,
+}
+
 impl LinkReading {
+    /// Searches for the first record that goes to the destination. An error of the log is left to
+    /// the read for the link.
+    pub(crate) fn search(mut self, mut arena: Arena) -> LinkSearch {
+        let mut scanned_size = 0;
+        while scanned_size < SCAN_SIZE_MAX {
+            let batch = match self.cursor.next(self.limit, &self.definition.route) {
+                Ok(Some(batch)) => batch,
+                Ok(None) | Err(_) => {
+                    self.scanned = self.limit;
+                    break;
+                }
+            };
+            scanned_size += batch.size();
+            let after = self.scanned;
+            for record in batch.records().filter(|record| record.position > after) {
+                if matches!(self.decide(&record, &mut arena), Decided::Send) {
+                    let found = Some((record.position, record.timestamp));
+                    return LinkSearch { after: self.scanned, limit: self.limit, found };
+                }
+                self.scanned = record.position;
+            }
+        }
+        LinkSearch { after: self.scanned, limit: self.limit, found: None }
+    }
+
     pub(crate) fn run(mut self, mut arena: Arena) -> LinkFound {
         let mut chunk = Chunk { compression: self.definition.settings.compression, ..Chunk::default() };
         let (mut last_there, mut denied) = (None, None);

@@ -320,3 +320,56 @@ fn a_log_that_is_offered_again_is_compared_with_the_log_here() {
     assert_eq!((conflicts(&mut cluster, 0), conflicts(&mut cluster, 1)), ((0, 0), (0, 0)));
     assert_eq!((cluster.log(0).len(), cluster.log(1).len()), (2010, 2010));
 }
+
+/// The age of the oldest record that a destination lacks is right after a restart of its source,
+/// and while the link is refused, paused or away.
+#[test]
+fn seconds_behind_is_the_age_of_the_oldest_record_that_the_destination_lacks() {
+    let mut configs = pair_of(SyncType::Async);
+    configs[1].replication.destinations.clear();
+    configs[0].replication.destinations[0].exclude_validation = vec!["replicate".into()];
+    let mut cluster = Cluster::new(configs);
+    let behind = |cluster: &mut Cluster| cluster.stats(0).destinations[0].seconds_behind;
+    log_on(&mut cluster, 0, 1, (11, 0, 1));
+    publish(&mut cluster, 0, 1, 1..=3, "first");
+    cluster.pass(A_MINUTE);
+    assert_eq!(behind(&mut cluster), 0.0);
+    // Away, over a restart, and with a publish of another topic, which no link sends.
+    cluster.kill(1);
+    publish(&mut cluster, 0, 1, 4..=5, "first");
+    cluster.at(0).publish(1, 6, "local", "stays here");
+    cluster.pass(A_MINUTE);
+    assert_eq!(behind(&mut cluster), 60.0);
+    cluster.stop(0);
+    cluster.start(0);
+    cluster.pass(A_MINUTE);
+    assert_eq!(behind(&mut cluster), 120.0);
+    // Paused, with another restart before.
+    let link = |action| quire_broker::AdminCommand::Link { destination: "b".into(), action };
+    cluster.admin(0, link(quire_command::LinkAction::Pause));
+    cluster.start(1);
+    cluster.pass(A_MINUTE);
+    assert_eq!(behind(&mut cluster), 180.0);
+    cluster.admin(0, link(quire_command::LinkAction::Resume));
+    cluster.pass(A_MINUTE);
+    assert_eq!((behind(&mut cluster), cluster.log(1).len()), (0.0, 5));
+    // Only records that no link sends wait.
+    cluster.kill(1);
+    log_on(&mut cluster, 0, 2, (11, 5, 3));
+    cluster.at(0).publish(2, 7, "local", "stays here");
+    cluster.stop(0);
+    cluster.start(0);
+    cluster.pass(A_MINUTE);
+    assert_eq!(behind(&mut cluster), 0.0);
+    // Refused.
+    log_on(&mut cluster, 0, 3, (11, 7, 4));
+    publish(&mut cluster, 0, 3, 8..=8, "first");
+    let mut other = instance("b", vec![]);
+    other.transaction_log.topics.clear();
+    other.transaction_log.topics.push(quire_broker::RecordedTopic::new("^local", "json"));
+    cluster.configure(1, other);
+    cluster.start(1);
+    cluster.pass(A_MINUTE);
+    let stats = cluster.stats(0);
+    assert_eq!((stats.destinations[0].state, stats.destinations[0].seconds_behind), ("refused", 60.0));
+}
