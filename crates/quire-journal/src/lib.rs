@@ -32,6 +32,7 @@ mod record;
 mod recover;
 mod segment;
 mod sidecar;
+mod spill;
 mod write;
 
 pub use disk::{Disk, File, MemoryDisk, RealDisk};
@@ -55,5 +56,6 @@ pub use record::{NewRecord, Record, RecordKind};
 pub use recover::{Cut, Recovery, RecoveryProgress};
 pub use segment::sums::RangeSum;
 pub use sidecar::{FoundSidecar, SidecarHead, SidecarReader, Sidecars};
+pub use spill::{SpillDirectory, Spilled};
 pub use write::journal::{Appended, Durability, Held, Journal, Options, Sizes};
 pub use write::syncs::{SYNC_BOUNDS_US, Syncs};

@@ -10,12 +10,8 @@
 //! as `slow_consumer` (docs/operations.md, "Slow clients").
 
 use std::cmp::Reverse;
-use std::fs;
-use std::io::{self, IoSlice, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::BrokerConfig;
@@ -24,6 +20,7 @@ use crate::events::ClientEvent;
 use crate::io::Event;
 use crate::session::{Phase, Piece, Session, SessionId};
 use crate::timer::Timer;
+use quire_journal::{SpillDirectory, Spilled};
 
 /// Bytes of a page, plus at most one message.
 const PAGE_SIZE: usize = 4 << 20;
@@ -35,118 +32,32 @@ const BEFORE_SIZE: usize = 1 << 20;
 /// many as arrive while a disk that is busy lets a job wait for a tenth of a second.
 const SLACK_MIN: u64 = 64 << 20;
 
-/// The end of the names of pages.
-const SUFFIX: &str = ".page";
-
-/// A page has this mode: messages are in it.
-const FILE_MODE: u32 = 0o600;
-const DIRECTORY_MODE: u32 = 0o700;
-
-/// The directory of the pages.
-#[derive(Debug)]
-pub struct PageDirectory {
-    path: PathBuf,
-    /// The number of the last page.
-    number: AtomicU64,
-    /// Bytes of all pages.
-    size: AtomicU64,
-    /// Pages that are not needed any more. A job removes them.
-    unused: Mutex<Vec<PathBuf>>,
-}
-
-impl PageDirectory {
-    /// Makes the directory, and removes what a process that was killed has left in it.
-    ///
-    /// # Errors
-    /// The error of the system.
-    pub fn open(path: &Path) -> io::Result<Arc<Self>> {
-        fs::DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)?;
-        for entry in fs::read_dir(path)? {
-            let entry = entry?;
-            if entry.file_name().to_string_lossy().ends_with(SUFFIX) {
-                fs::remove_file(entry.path())?;
+/// Writes pieces to pages, in their order. Returns the pages, and with an error the pieces that are
+/// not in one.
+fn write(directory: &Arc<SpillDirectory>, pieces: Vec<Piece>) -> Written {
+    let mut written = Written::default();
+    let mut pieces = pieces.into_iter().peekable();
+    while pieces.peek().is_some() {
+        let mut size = 0;
+        let mut group = Vec::new();
+        while let Some(piece) = pieces.next_if(|_| size < PAGE_SIZE) {
+            size += piece.size();
+            group.push(piece);
+        }
+        let parts: Vec<_> = group.iter().flat_map(Piece::parts).collect();
+        match directory.write(&parts) {
+            Ok(file) => {
+                let sizes = group.iter().map(|piece| (piece.size(), piece.replayed_size())).collect();
+                written.pages.push(Page { file, pieces: sizes });
+            }
+            Err(error) => {
+                written.left = group.into_iter().chain(pieces).collect();
+                written.error = Some(error);
+                break;
             }
         }
-        let (number, size, unused) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::default());
-        Ok(Arc::new(PageDirectory { path: path.to_owned(), number, size, unused }))
     }
-
-    /// Bytes of all pages.
-    pub fn size(&self) -> u64 {
-        self.size.load(Ordering::Relaxed)
-    }
-
-    /// Writes pieces to pages, in their order. Returns the pages, and with an error the pieces that
-    /// are not in one.
-    fn write(self: &Arc<Self>, pieces: Vec<Piece>) -> Written {
-        let mut written = Written::default();
-        let mut pieces = pieces.into_iter().peekable();
-        while pieces.peek().is_some() {
-            let mut size = 0;
-            let mut group = Vec::new();
-            while let Some(piece) = pieces.next_if(|_| size < PAGE_SIZE) {
-                size += piece.size();
-                group.push(piece);
-            }
-            match self.write_page(&group, size) {
-                Ok(page) => written.pages.push(page),
-                Err(error) => {
-                    written.left = group.into_iter().chain(pieces).collect();
-                    written.error = Some(error);
-                    break;
-                }
-            }
-        }
-        written
-    }
-
-    fn write_page(self: &Arc<Self>, pieces: &[Piece], size: usize) -> io::Result<Page> {
-        let number = self.number.fetch_add(1, Ordering::Relaxed) + 1;
-        let path = self.path.join(format!("{number}{SUFFIX}"));
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&path)?;
-        self.size.fetch_add(size as u64, Ordering::Relaxed);
-        // From here on, the file is removed when the page is dropped.
-        let mut page = Page { directory: self.clone(), path, checksum: 0, size, pieces: Vec::new() };
-        for piece in pieces {
-            page.pieces.push((piece.size(), piece.replayed_size()));
-            let parts: Vec<_> = piece.parts().collect();
-            page.checksum = parts.iter().fold(page.checksum, |sum, part| crc32c::crc32c_append(sum, part));
-            let mut slices: Vec<_> = parts.into_iter().map(IoSlice::new).collect();
-            write_all(&mut file, &mut slices)?;
-        }
-        Ok(page)
-    }
-
-    /// Removes the files of pages that are not needed. Errors leave a file that the next start
-    /// removes.
-    fn remove_unused(&self) {
-        for path in std::mem::take(&mut *self.unused.lock().unwrap_or_else(PoisonError::into_inner)) {
-            let _ = fs::remove_file(path);
-        }
-    }
-
-    fn has_unused(&self) -> bool {
-        !self.unused.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
-    }
-}
-
-impl Drop for PageDirectory {
-    fn drop(&mut self) {
-        self.remove_unused();
-    }
-}
-
-fn write_all(file: &mut fs::File, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
-    IoSlice::advance_slices(&mut slices, 0);
-    while !slices.is_empty() {
-        match file.write_vectored(slices) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(size) => IoSlice::advance_slices(&mut slices, size),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
+    written
 }
 
 /// The result of a job that writes pages.
@@ -157,13 +68,10 @@ struct Written {
     error: Option<io::Error>,
 }
 
-/// A part of an outbox on disk. Its file goes with it.
+/// A part of an outbox on disk.
 #[derive(Debug)]
 pub struct Page {
-    directory: Arc<PageDirectory>,
-    path: PathBuf,
-    checksum: u32,
-    size: usize,
+    file: Spilled,
     /// The sizes of its pieces, and their bytes from replays.
     pieces: Vec<(usize, usize)>,
 }
@@ -171,15 +79,12 @@ pub struct Page {
 impl Page {
     /// Its bytes.
     pub fn size(&self) -> usize {
-        self.size
+        self.file.size()
     }
 
     /// Reads its pieces, with their bytes from replays.
     fn read(self) -> io::Result<Vec<(Vec<u8>, usize)>> {
-        let bytes = fs::read(&self.path)?;
-        if bytes.len() != self.size || crc32c::crc32c(&bytes) != self.checksum {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the file was changed"));
-        }
+        let bytes = self.file.read()?;
         let mut rest = bytes.as_slice();
         let mut found = Vec::with_capacity(self.pieces.len());
         for (size, replayed_size) in &self.pieces {
@@ -187,19 +92,7 @@ impl Page {
             found.push((piece.to_vec(), *replayed_size));
             rest = after;
         }
-        // Its file is removed here, and not on the loop.
-        let directory = self.directory.clone();
-        drop(self);
-        directory.remove_unused();
         Ok(found)
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        self.directory.size.fetch_sub(self.size as u64, Ordering::Relaxed);
-        let path = std::mem::take(&mut self.path);
-        self.directory.unused.lock().unwrap_or_else(PoisonError::into_inner).push(path);
     }
 }
 
@@ -207,7 +100,7 @@ impl Drop for Page {
 #[derive(Debug, Default)]
 pub struct Offline {
     /// `None`: no connection is offlined, and one beyond its limit is ended.
-    directory: Option<Arc<PageDirectory>>,
+    directory: Option<Arc<SpillDirectory>>,
     /// Sessions that are beyond their share.
     slow: Vec<SessionId>,
     /// Sessions whose next page is to be read.
@@ -271,7 +164,7 @@ impl Context {
     pub fn open_offline(&mut self) -> io::Result<()> {
         let limits = &self.config.limits;
         if let Some(path) = limits.message_disk_path.as_ref().filter(|_| limits.message_disk_limit > 0) {
-            self.clients.offline.directory = Some(PageDirectory::open(path)?);
+            self.clients.offline.directory = Some(SpillDirectory::open(path)?);
         }
         Ok(())
     }
@@ -327,7 +220,7 @@ impl Context {
             self.tell_client(id, ClientEvent { event: "offline", bytes: Some(bytes), ..Default::default() });
         }
         self.begin_inner_job(
-            move || directory.write(pieces),
+            move || write(&directory, pieces),
             move |cx, written| cx.paged_out(id, size, written),
         );
         true
@@ -382,7 +275,7 @@ impl Context {
             return;
         }
         let Some(page) = session.outbox.page_in(BEFORE_SIZE) else { return };
-        let path = page.path.clone();
+        let path = page.file.path().to_owned();
         self.begin_inner_job(
             move || page.read(),
             move |cx, read| {
@@ -456,7 +349,8 @@ fn mark_interval(limit: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::fs;
+    use std::path::Path;
 
     use proptest::prelude::*;
 
@@ -504,7 +398,7 @@ mod tests {
 
     /// An outbox with a disk that a test drives by hand, and all bytes that were put into it.
     struct World {
-        directory: Arc<PageDirectory>,
+        directory: Arc<SpillDirectory>,
         outbox: Outbox,
         put: Vec<u8>,
         sent: Vec<u8>,
@@ -515,7 +409,7 @@ mod tests {
     impl World {
         fn new(path: &Path) -> Self {
             World {
-                directory: PageDirectory::open(path).unwrap(),
+                directory: SpillDirectory::open(path).unwrap(),
                 outbox: Outbox::new(Encoder::Quire),
                 put: Vec::new(),
                 sent: Vec::new(),
@@ -535,7 +429,7 @@ mod tests {
         fn written(&mut self, is_whole: bool) {
             let Some(mut pieces) = self.writing.take() else { return };
             let failed = if is_whole { Vec::new() } else { pieces.split_off(pieces.len() / 2) };
-            let Written { pages, left, error } = self.directory.write(pieces);
+            let Written { pages, left, error } = write(&self.directory, pieces);
             assert!(left.is_empty() && error.is_none());
             assert!(self.outbox.paged_out(pages, failed));
         }
@@ -610,7 +504,7 @@ mod tests {
             prop_assert!(!world.outbox.is_away());
             // Jobs that end later change nothing.
             if let Some(pieces) = world.writing.take() {
-                let pages = world.directory.write(pieces).pages;
+                let pages = write(&world.directory, pieces).pages;
                 prop_assert!(!world.outbox.paged_out(pages, Vec::new()));
             }
             if let Some(page) = world.reading.take() {
@@ -621,67 +515,17 @@ mod tests {
         }
     }
 
-    fn page_of(directory: &Arc<PageDirectory>) -> Page {
-        let mut outbox = Outbox::new(Encoder::Quire);
-        for _ in 0..4 {
-            outbox.put_message(&Message { data: &[7; 300_000], ..Message::default() }, None);
-        }
-        directory.write(outbox.page_out(0).unwrap()).pages.remove(0)
-    }
-
-    #[test]
-    fn pages_are_readable_by_their_owner_only() {
-        let above = tempfile::tempdir().unwrap();
-        let path = above.path().join("data").join("offline");
-        let page = page_of(&PageDirectory::open(&path).unwrap());
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
-        assert_eq!(fs::metadata(&page.path).unwrap().permissions().mode() & 0o777, 0o600);
-    }
-
-    #[test]
-    fn a_start_removes_the_pages_of_a_process_that_was_killed() {
-        let directory = tempfile::tempdir().unwrap();
-        let other = directory.path().join("notes.txt");
-        fs::write(&other, "mine").unwrap();
-        std::mem::forget(page_of(&PageDirectory::open(directory.path()).unwrap()));
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
-        let again = PageDirectory::open(directory.path()).unwrap();
-        assert_eq!(again.size(), 0);
-        assert!(other.exists() && fs::read_dir(directory.path()).unwrap().count() == 1);
-    }
-
-    #[test]
-    fn a_page_that_was_changed_or_removed_is_not_read() {
-        let directory = tempfile::tempdir().unwrap();
-        let pages = PageDirectory::open(directory.path()).unwrap();
-        let changes: [fn(&Path); 4] = [
-            |path| fs::remove_file(path).unwrap(),
-            |path| fs::write(path, b"").unwrap(),
-            |path| fs::OpenOptions::new().append(true).open(path).unwrap().write_all(b"x").unwrap(),
-            |path| {
-                let mut bytes = fs::read(path).unwrap();
-                bytes[1000] ^= 1;
-                fs::write(path, bytes).unwrap();
-            },
-        ];
-        for change in changes {
-            let page = page_of(&pages);
-            change(&page.path);
-            assert!(page.read().is_err());
-        }
-    }
-
     #[test]
     fn pieces_that_a_disk_does_not_take_return_to_their_place() {
         let directory = tempfile::tempdir().unwrap();
-        let pages = PageDirectory::open(&directory.path().join("offline")).unwrap();
+        let pages = SpillDirectory::open(&directory.path().join("offline")).unwrap();
         let mut world = World::new(&directory.path().join("other"));
         for _ in 0..40 {
             world.message(200_000, false);
         }
         let pieces = world.outbox.page_out(0).unwrap();
         fs::remove_dir_all(directory.path().join("offline")).unwrap();
-        let Written { pages, left, error } = pages.write(pieces);
+        let Written { pages, left, error } = write(&pages, pieces);
         assert_eq!(error.unwrap().kind(), io::ErrorKind::NotFound);
         assert!(pages.is_empty());
         assert!(world.outbox.paged_out(pages, left));
