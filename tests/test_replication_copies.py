@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,10 @@ def _messages(url: str) -> list[tuple[int, int]]:
     with quire.Client(url) as reader:
         messages = [message.json() for message in reader.subscribe("t", bookmark="[epoch:now]")]
     return [(message["run"], message["n"]) for message in messages]
+
+
+def _has_conflicts(instance: quire.testing.Instance, count: int) -> bool:
+    return _conflicts(instance) == {"to": count, "from": count}
 
 
 def _conflicts(instance: quire.testing.Instance) -> dict[str, int]:
@@ -73,7 +78,7 @@ def test_a_second_run_that_publishes_before_the_first_one_arrives_is_not_confirm
         assert _messages(a.url) == [*kept, *[(1, number) for number in range(5, 10)]]
         assert _messages(b.url) == [*kept, *[(2, number) for number in range(3)], (1, 8), (1, 9)]
         for instance in cluster:
-            wait_until(lambda instance=instance: _conflicts(instance) == {"to": 3, "from": 3})
+            wait_until(partial(_has_conflicts, instance, 3))
         cluster.restart(1)
         wait_until(lambda: _conflicts(b) == {"to": 3, "from": 3})
         shown = command_line.quire("replication", "ls", url=b.url).stdout

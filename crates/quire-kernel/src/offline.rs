@@ -150,7 +150,11 @@ impl Offline {
             if session.is_writable {
                 self.waiting.push(id);
             }
-        } else if outbox.backlog_size() as u64 > share {
+            return;
+        }
+        // A connection that accepts bytes may have the pages that it reads in memory.
+        let read_size = if session.is_writable { (PAGE_SIZE + BEFORE_SIZE) as u64 } else { 0 };
+        if outbox.backlog_size() as u64 > share + read_size {
             self.slow.push(id);
         }
     }

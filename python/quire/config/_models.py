@@ -47,6 +47,7 @@ from quire.config._values import (
     DurationLike,
     LeasePeriod,
     Period,
+    Share,
     Size,
     SizeLike,
     Table,
@@ -82,10 +83,6 @@ def _delays(value: Any) -> Any:
     return (value,) if isinstance(value, (str, int, float, timedelta)) else value
 
 
-#: The part of a limit that one client may use.
-Capacity = Annotated[float, Field(ge=0.001, le=1.0)]
-
-
 class Transport(Model):
     """An address for clients, and the limits of its connections."""
 
@@ -101,7 +98,7 @@ class Transport(Model):
     #: it is cut off.
     max_client_backlog: Annotated[int, size_between("64KB")] = 64 << 20
     #: Default: that of the limits.
-    client_max_capacity: Capacity | None = None
+    client_max_capacity: Share | None = None
     #: Default: that of the limits.
     client_message_age_limit: Period | None = None
     logon_timeout: Period = 5.0
@@ -183,7 +180,7 @@ class Limits(Model):
     #: Where they wait, below the data directory.
     message_disk_path: Directory = Path("offline")
     #: The part of each of both limits that one client may use.
-    client_max_capacity: Capacity = 0.5
+    client_max_capacity: Share = 0.5
     #: The age of the oldest unread message above which a client is cut off.
     client_message_age_limit: Period | None = None
     #: Bytes of frames that have not arrived whole; the connection that goes beyond is closed.

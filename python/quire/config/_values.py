@@ -38,6 +38,17 @@ def size_between(low: str, high: str | None = None) -> BeforeValidator:
     return BeforeValidator(read)
 
 
+def _share(value: object) -> float:
+    """Reads a part of a limit."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.001 <= value <= 1:
+        raise expected("a part from 0.001 to 1 such as 0.5", value)
+    return float(value)
+
+
+#: The part of a limit that one client may use.
+Share = Annotated[float, BeforeValidator(_share)]
+
+
 def duration_between(low: str, high: str | None = None, *, is_low_excluded: bool = False) -> BeforeValidator:
     """Reads a duration within bounds."""
     least, most = seconds(low, "low"), None if high is None else seconds(high, "high")
