@@ -83,6 +83,9 @@ _SETTINGS: Final[dict[str, Any]] = {
         "topic": [{"name": "^(honest|jobs|churn)", "message_type": "json"}],
     },
     "queue": [{"name": "JOBS", "message_type": "json", "underlying_topic": "jobs"}],
+    # A stranger that does not read its refusals is cut off. With a disk they would wait there, up
+    # to its share of it.
+    "limits": {"message_disk_limit": 0},
 }
 
 

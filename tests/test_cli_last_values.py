@@ -145,9 +145,8 @@ def test_a_delta_subscription_prints_the_fields_that_differ(url: str) -> None:
     assert refused.returncode == 2
     assert "--no-empties: it requires --delta" in refused.stderr
     for sow in ([], ["--sow"]):
-        for option, value in (("--bookmark", "epoch"), ("--conflation", "1s")):
-            refused = run("subscribe", "orders", *sow, "--delta", option, value, url=url)
-            assert f"{option}: it does not go together with a delta subscription" in refused.stderr
+        refused = run("subscribe", "orders", *sow, "--delta", "--bookmark", "epoch", url=url)
+        assert "--bookmark: it does not go together with a delta subscription" in refused.stderr
 
 
 def test_records_are_published_with_keys_and_deleted(url: str) -> None:
