@@ -405,7 +405,7 @@ def test_a_reload_changes_the_authentication_of_the_http_server(tmp_path: Path) 
             lines = answer.iter_lines()
             assert json.loads(next(lines)) == {"begun": True}
             assert statuses() == [200, 401]
-            # First the table that the HTTP server shares, then one of its own.
+            # First the table that the HTTP server shares. Then a separate table for it.
             before = file.read_text()
             file.write_text(before.replace("users.toml", "others.toml"))
             assert server.reload() == ["authentication"]
