@@ -50,6 +50,9 @@ FRAME_OVERHEAD_MAX = 128 << 10
 GROWTH_MAX = 40 << 20
 
 
+#: What may wait on disk for strangers that do not read. Less than the bytes of an attack.
+DISK_MAX = 8 << 20
+
 #: So long that on a slow machine no honest client is cut off.
 LOGON_TIMEOUT = "60s"
 
@@ -118,7 +121,8 @@ def server(request: pytest.FixtureRequest, tmp_path: Path, way: Way) -> Iterator
         "max_client_backlog": "1MB",
         "logon_timeout": getattr(request, "param", LOGON_TIMEOUT),
     }
-    with ServerProcess(tmp_path, transport=transport, **way.settings) as server:
+    limits = {"message_disk_limit": DISK_MAX, "client_max_capacity": 1.0}
+    with ServerProcess(tmp_path, transport=transport, limits=limits, **way.settings) as server:
         yield server
 
 
