@@ -4,6 +4,7 @@ loopback.
     python benches/views.py upsert [--messages 300000] [--keys 100000] [--rounds 5]
     python benches/views.py groups [--messages 300000] [--groups 10,1000,100000,1000000]
     python benches/views.py join [--records 100000] [--matches 1,10,1000,100000] [--seconds 3]
+    python benches/views.py restart [--groups 1000000] [--rounds 5]
 
 Each prints one JSON object. Compare its ratios: the sides alternate in one run.
 
@@ -11,6 +12,8 @@ Each prints one JSON object. Compare its ratios: the sides alternate in one run.
               view with SUM and COUNT, and one with a join
     groups    the same with one view, by its number of groups
     join      changes one record of the joined topic, and waits for all records of the view that match
+    restart   starts a server with a view of one record in each group from snapshots, without the snapshot of the view, and
+              without the view
 
 `benches/parts.py views` has the figures of the engine alone.
 """
@@ -27,6 +30,7 @@ from typing import Any
 import quire
 import saved
 from end_to_end import Served, bench_directory, run_role
+from last_values import status_bytes
 
 TIMEOUT = 900.0
 
@@ -58,6 +62,12 @@ def main() -> None:
     join.add_argument("--matches", default="1,10,1000,100000")
     join.add_argument("--seconds", type=float, default=3.0, help="of each")
     join.set_defaults(bench=bench_join, rows=rows_by_name)
+
+    restart = benches.add_parser("restart", help="the start of a server with a view")
+    restart.add_argument("--groups", type=int, default=1_000_000)
+    restart.add_argument("--size", type=int, default=100, help="bytes of a message")
+    restart.add_argument("--rounds", type=int, default=5)
+    restart.set_defaults(bench=bench_restart, rows=rows_by_name)
 
     options = parser.parse_args()
     with bench_directory(options.directory) as directory:
@@ -139,6 +149,55 @@ def bench_join(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
             "records_per_s": round(matches / p50),
         }
     return figures
+
+
+def bench_restart(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
+    config = configured(directory)
+    without = directory / "without.toml"
+    without.write_text(config.read_text().partition("[[view]]")[0])
+    with Served(directory, config) as server:
+        publish(server, "summed", options.groups, options.groups, options.groups, options.size)
+        before = status_bytes(server.pid, "RssAnon")
+    kinds = {"from the snapshot": config, "computed": config, "without the view": without}
+    took: dict[str, list[float]] = {kind: [] for kind in kinds}
+    largest: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for _ in range(options.rounds):
+        for kind, path in kinds.items():
+            if kind == "computed":
+                # The stop writes it again.
+                snapshot_of(directory / "data", "sums").unlink()
+            begun = time.monotonic()
+            with Served(directory, path) as server:
+                took[kind].append(time.monotonic() - begun)
+                largest[kind].append(status_bytes(server.pid, "VmHWM") / status_bytes(server.pid, "VmRSS"))
+                if kind != "without the view":
+                    check(server.url, options.groups)
+    return {
+        kind: {
+            "start_s": round(statistics.median(took[kind]), 3),
+            "start_s_min": round(min(took[kind]), 3),
+            "largest_memory": round(max(largest[kind]), 2),
+        }
+        for kind in kinds
+    } | {"memory": {"before_mb": before >> 20}}
+
+
+def check(url: str, groups: int) -> None:
+    with quire.Client(url) as client:
+        found = client.sow("sums", top_n=1, timeout=TIMEOUT)
+        list(found)
+        if found.total != groups:
+            raise RuntimeError(f"the view has {found.total} records")
+
+
+def snapshot_of(directory: Path, topic: str) -> Path:
+    """The snapshot file with this name in its head."""
+    (found,) = [
+        path
+        for path in directory.rglob("table-*.state")
+        if topic.encode() == path.read_bytes()[32 : 32 + len(topic)]
+    ]
+    return found
 
 
 def publish(server: Served, topic: str, count: int, keys: int, groups: int, size: int) -> float:

@@ -4,14 +4,18 @@
 
 A writer publishes and deletes. The process of the writer also has a `Table`, and outlives
 everything. A subscriber in another process has two tables, one of them with a filter and
-conflation. Each round kills the server, the subscriber, or both, and starts it again. Two rounds of
-three kill the server. After each round, these are equal:
+conflation. Each round kills the server, the subscriber, or both, and starts it again, or stops the
+server, which writes snapshots. Three rounds of four end the server. After each round, these are
+equal:
 
 - the table in the process of the writer;
 - the tables of the subscriber;
 - the records that a query of another client returns;
 - the records of all publishes and deletes that the writer has made, each of which is applied once;
 - the records that are computed from the log, in the order of its messages and deletes.
+
+The records of a view of the topic, of a view of this view, and of a join of the two are those that
+are computed from the records of the topic.
 """
 
 from __future__ import annotations
@@ -32,11 +36,32 @@ from support.waiting import PATIENCE, wait_until
 
 SETTINGS: dict[str, Any] = {
     "sow_topic": {"name": "orders", "message_type": "json"},
+    "view": [
+        {
+            "name": "sums",
+            "message_type": "json",
+            "underlying_topic": "orders",
+            "projection": ["/g", "COUNT(1) AS /count", "SUM(/n) AS /sum", "MAX(/n) AS /max"],
+            "grouping": ["/g"],
+        },
+        {
+            "name": "total",
+            "message_type": "json",
+            "underlying_topic": "sums",
+            "projection": ["COUNT(1) AS /groups", "SUM(/sum) AS /sum"],
+        },
+        {
+            "name": "latest",
+            "message_type": "json",
+            "join": ["[sums].[/max] = [orders].[/n]"],
+            "projection": ["[sums].[/g] AS /g", "[orders].[/n] AS /n"],
+        },
+    ],
     "transaction_log": {"journal_size": "256KB", "topic": [{"name": "orders", "message_type": "json"}]},
 }
 _KEYS = 200
-#: What is killed in a round: three rounds have each of these once.
-_VICTIMS = ("server", "both", "subscriber")
+#: What is killed in a round: four rounds have each of these once. With "none", the server stops.
+_VICTIMS = ("server", "both", "subscriber", "none")
 
 Copy = dict[str, int]
 
@@ -79,7 +104,8 @@ class Writer:
             self.records.pop(key, None)
         else:
             padding = "x" * self._dice.randrange(300)
-            self.client.publish("orders", {"n": self._count, "padding": padding}, sow_key=key)
+            message = {"n": self._count, "g": self._count % 7, "padding": padding}
+            self.client.publish("orders", message, sow_key=key)
             self.records[key] = self._count
 
 
@@ -140,12 +166,14 @@ def crash_rounds(directory: Path, rounds: int, seed: int) -> Done:
                     done.changes += 1
                 victims = victims or dice.sample(_VICTIMS, len(_VICTIMS))
                 victim = victims.pop()
-                if victim != "subscriber":
+                if victim in ("server", "both"):
                     # Some of the publishes are on their way.
                     server.kill()
                     done.server_kills += 1
                     done.kills_during_publishes += writer.client.health().unpersisted > 0
-                if victim != "server":
+                elif victim == "none":
+                    assert server.terminate() == 0
+                if victim in ("both", "subscriber"):
                     done.subscriber_kills += 1
                     subscriber.kill()
                     subscriber.start()
@@ -166,7 +194,28 @@ def _check(directory: Path, writer: Writer, url: str, table: quire.Table, subscr
     wait_until(lambda: subscriber.tables() == [records, even])
     with _client(url) as other:
         assert _records(other.sow("orders")) == records
+        wait_until(lambda: _views(other) == _computed(records))
     assert _from_the_log(directory / "journal") == records
+
+
+def _views(client: quire.Client) -> list[list[Any]]:
+    return [
+        sorted(list(record.json().values()) for record in client.sow(view))
+        for view in ("sums", "total", "latest")
+    ]
+
+
+def _computed(records: Copy) -> list[list[Any]]:
+    """The records of the views, from those of the topic."""
+    groups: dict[int, list[int]] = {}
+    for number in records.values():
+        groups.setdefault(number % 7, []).append(number)
+    total = sum(records.values()) if records else None
+    return [
+        sorted([group, len(numbers), sum(numbers), max(numbers)] for group, numbers in groups.items()),
+        [[len(groups), total]],
+        sorted([group, max(numbers)] for group, numbers in groups.items()),
+    ]
 
 
 def _client(url: str, **options: Any) -> quire.Client:

@@ -13,6 +13,6 @@ from table_crashes import crash_rounds
 def test_a_server_and_a_subscriber_killed_at_random_moments_leave_all_copies_of_the_records_equal(
     tmp_path: Path, seed: int
 ) -> None:
-    done = crash_rounds(tmp_path, rounds=3, seed=seed)
+    done = crash_rounds(tmp_path, rounds=4, seed=seed)
     assert done.changes > 0
     assert (done.server_kills, done.subscriber_kills) == (2, 2)

@@ -158,6 +158,7 @@ def test_random_views_have_the_records_of_a_slow_computation(tmp_path: Path, see
     settings: dict[str, Any] = {
         "sow_topic": [{"name": topic, "message_type": "json", "key": ["/id"]} for topic in TOPICS],
         "view": draw.sample(model.settings, len(model.settings)),
+        "logging": {"target": "file", "file": str(tmp_path / "log")},
     }
 
     def check(client: quire.Client) -> None:
@@ -179,10 +180,16 @@ def test_random_views_have_the_records_of_a_slow_computation(tmp_path: Path, see
                     for _ in range(draw.randrange(25)):
                         _change(client, draw, topics)
                     check(client)
-            server.kill()
+            if draw.random() < 0.5:
+                # The stop writes snapshots.
+                assert server.terminate() == 0
+            else:
+                server.kill()
             server.start()
         with quire.Client(server.url, name="c") as client:
             check(client)
+    # No view was computed again because of its snapshot.
+    assert "40-0009" not in (tmp_path / "log").read_text()
 
 
 def _change(client: quire.Client, draw: random.Random, topics: dict[str, dict[int, Record]]) -> None:

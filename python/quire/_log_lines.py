@@ -276,6 +276,10 @@ LINES: Final[dict[str, Line]] = {
         "The record of a group of a view cannot be a message, so the view lacks it.",
         "The reason says which value is too large or cannot be written. Correct the projection of the view.",
     ),
+    "40-0009": Line(
+        "A snapshot of a view was not read. The view is computed from its sources.",
+        "Nothing. The start takes longer once.",
+    ),
     "50-0001": Line("A user administered the server or a queue (audit)."),
     "50-0002": Line("A request to the HTTP server changed something, or was refused (audit)."),
     "50-0003": Line(

@@ -78,6 +78,7 @@ ids! {
     RecordNotKept = "40-0006",
     DeletesForgotten = "40-0007",
     ViewNotWritten = "40-0008",
+    ViewComputedAgain = "40-0009",
     Administered = "50-0001",
 }
 

@@ -720,6 +720,14 @@ pub enum Event {
         /// The cause.
         reason: String,
     },
+    /// A snapshot of a view was not read. The view is computed from its sources.
+    #[error("view {view:?}: the snapshot is not used, the view is computed from its sources: {reason}")]
+    ViewComputedAgain {
+        /// The view.
+        view: String,
+        /// The cause.
+        reason: String,
+    },
     /// The log does not begin at its first record, so a last-value topic that is built from it
     /// lacks records.
     #[error("topic {topic:?}: the log begins at position {first}, so records of older messages are missing")]
@@ -967,6 +975,7 @@ impl Event {
             | Event::ClockBehind { .. }
             | Event::SnapshotNotSaved { .. }
             | Event::SnapshotNotUsed { .. }
+            | Event::ViewComputedAgain { .. }
             | Event::LinkDown { .. }
             | Event::LinkRefused { .. }
             | Event::LinkWaitedFor { .. }

@@ -10,7 +10,9 @@
 
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
-use quire_expression::filter::{Accumulator, Filter, MessageContext, OwnedValue, Projection};
+use quire_expression::filter::{
+    Accumulator, Filter, MessageContext, OwnedValue, Projection, Stored, put_number,
+};
 use quire_expression::message_type::{Arena, AssignError, MessageType, Value};
 use quire_types::Timestamp;
 use rustc_hash::FxBuildHasher;
@@ -21,6 +23,7 @@ use crate::aggregation::value_key;
 use crate::key::{Key, key_of_hash};
 use crate::order::{SortKey, put_value};
 use crate::row::{Head, Row};
+use crate::saving::Saving;
 use crate::scan::effort_max;
 
 /// A map has some thousand groups when a view has a million, so that its growth takes less than a
@@ -59,10 +62,21 @@ pub(crate) struct GroupMaps {
     heap_size: usize,
     /// The rows of all groups.
     row_count: u64,
+    /// A snapshot that is being written.
+    saving: Option<Box<GroupsSaving>>,
 }
 
-/// A group: the hash of its values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// The groups on their way into a snapshot.
+#[derive(Debug, Default)]
+struct GroupsSaving {
+    groups: Saving<GroupId>,
+    /// The map that is being written, and the groups of it that were not, the last ones first.
+    map: usize,
+    left: Vec<GroupId>,
+}
+
+/// A group: the hash of its values. The groups of a map follow each other in this order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(u128);
 
 /// The state of a group.
@@ -161,7 +175,7 @@ impl GroupMaps {
     pub fn new(projection: &Projection, key_domain: &str) -> Self {
         let seed = xxh3_64(key_domain.as_bytes());
         let maps = std::iter::repeat_with(HashMap::default).take(MAPS).collect();
-        let mut groups = GroupMaps { seed, maps, heap_size: 0, row_count: 0 };
+        let mut groups = GroupMaps { seed, maps, heap_size: 0, row_count: 0, saving: None };
         if let Some(id) = groups.only_group(projection) {
             let group = Group::new(projection, Timestamp(0));
             groups.heap_size += group.heap_size();
@@ -223,6 +237,7 @@ impl GroupMaps {
             grouping.iter().for_each(|value| put_value(*value, arena, &mut key));
             self.id_of(&key)
         });
+        self.before_change(id);
         let GroupMaps { maps, heap_size, row_count, .. } = self;
         let map = &mut maps[id.map()];
         let group = if effect.adds {
@@ -280,12 +295,12 @@ impl GroupMaps {
     ) -> Result<Written, AssignError> {
         out.clear();
         let is_only = self.only_group(projection) == Some(id);
-        let map = &mut self.maps[id.map()];
-        let Some(group) = map.get_mut(&id) else { return Ok(Written::Gone) };
+        let Some(group) = self.maps[id.map()].get_mut(&id) else { return Ok(Written::Gone) };
         group.is_touched = false;
         if group.row_count == 0 && !is_only {
             self.heap_size -= group.heap_size();
-            map.remove(&id);
+            self.before_change(id);
+            self.maps[id.map()].remove(&id);
             return Ok(Written::Gone);
         }
         let kinds = projection.kinds();
@@ -297,7 +312,90 @@ impl GroupMaps {
     }
 }
 
+/// The groups in snapshots.
+impl GroupMaps {
+    /// Begins a snapshot of the groups of this call. All their records were written.
+    pub fn begin_saving(&mut self) {
+        self.saving = Some(Box::default());
+    }
+
+    /// Appends the next groups, about `effort` of them, and those that have changed in the
+    /// meantime. Returns their number; `None`: there are no more, and the snapshot is done.
+    pub fn save(&mut self, effort: usize, out: &mut Vec<u8>) -> Option<u32> {
+        let GroupMaps { maps, saving, .. } = self;
+        let state = saving.as_mut()?;
+        let GroupsSaving { groups, map, left } = &mut **state;
+        let mut count = groups.take_copies(out);
+        while (count as usize) < effort.max(1) {
+            let Some(id) = left.pop() else {
+                let Some(next) = maps.get(*map) else { break };
+                left.extend(next.keys());
+                left.sort_unstable_by(|one, other| other.cmp(one));
+                *map += 1;
+                continue;
+            };
+            groups.advance(GroupId(id.0.saturating_add(1)));
+            if let Some(group) = maps[id.map()].get(&id).filter(|_| !groups.is_known(id)) {
+                group.store(id, out);
+                count += 1;
+            }
+        }
+        if count == 0 {
+            self.saving = None;
+        }
+        (count > 0).then_some(count)
+    }
+
+    /// The bytes that a snapshot holds.
+    pub fn saving_size(&self) -> usize {
+        self.saving.as_ref().map_or(0, |saving| saving.groups.size())
+    }
+
+    /// Ends a snapshot before it is done.
+    pub fn end_saving(&mut self) {
+        self.saving = None;
+    }
+
+    fn before_change(&mut self, id: GroupId) {
+        let Some(saving) = &mut self.saving else { return };
+        let group = self.maps[id.map()].get(&id);
+        saving.groups.before_change(id, |out| group.inspect(|group| group.store(id, out)).is_some());
+    }
+
+    /// Adds a group of a snapshot. `None`: the bytes are not one.
+    pub fn restore(&mut self, projection: &Projection, stored: &mut Stored<'_>) -> Option<()> {
+        let id = GroupId(u128::from_le_bytes(stored.array()?));
+        let group = Group::restore(projection, stored)?;
+        self.heap_size += group.heap_size();
+        self.row_count += group.row_count;
+        if let Some(replaced) = self.maps[id.map()].insert(id, group) {
+            self.heap_size -= replaced.heap_size();
+            self.row_count -= replaced.row_count;
+        }
+        Some(())
+    }
+}
+
 impl Group {
+    fn store(&self, id: GroupId, out: &mut Vec<u8>) {
+        out.extend_from_slice(&id.0.to_le_bytes());
+        out.extend_from_slice(&self.changed.as_ns().to_le_bytes());
+        put_number(self.row_count, out);
+        put_number(self.values.len() as u64, out);
+        self.values.iter().for_each(|value| value.store(out));
+        self.aggregates.iter().for_each(|aggregate| aggregate.store(out));
+    }
+
+    fn restore(projection: &Projection, stored: &mut Stored<'_>) -> Option<Self> {
+        let changed = Timestamp(u64::from_le_bytes(stored.array()?));
+        let row_count = stored.number()?;
+        let count = stored.number()?;
+        let values = (0..count).map(|_| OwnedValue::restore(stored)).collect::<Option<_>>()?;
+        let kinds = projection.kinds();
+        let aggregates = kinds.map(|kind| Accumulator::restore(kind, stored)).collect::<Option<_>>()?;
+        Some(Group { values, aggregates, row_count, changed, is_touched: false })
+    }
+
     fn new(projection: &Projection, at: Timestamp) -> Self {
         let aggregates = projection.kinds().map(Accumulator::retracting).collect();
         Group { values: Box::default(), aggregates, row_count: 0, changed: at, is_touched: false }
@@ -343,6 +441,36 @@ impl Groups {
     /// The rows that are in the groups.
     pub fn row_count(&self) -> u64 {
         self.maps.row_count()
+    }
+
+    /// Begins a snapshot of the groups of this call. All their records were written.
+    pub fn begin_saving(&mut self) {
+        self.maps.begin_saving();
+    }
+
+    /// Appends the next entries of the snapshot, about `effort` of them. Returns their number;
+    /// `None`: there are no more, and the snapshot is done.
+    pub fn save(&mut self, effort: usize, out: &mut Vec<u8>) -> Option<u32> {
+        self.maps.save(effort, out)
+    }
+
+    /// The bytes that a snapshot holds.
+    pub fn saving_size(&self) -> usize {
+        self.maps.saving_size()
+    }
+
+    /// Ends a snapshot before it is done.
+    pub fn end_saving(&mut self) {
+        self.maps.end_saving();
+    }
+
+    /// Adds entries of a snapshot. `None`: the bytes are not entries.
+    pub fn restore(&mut self, entries: &[u8]) -> Option<()> {
+        let mut stored = Stored(entries);
+        while !stored.is_empty() {
+            self.maps.restore(&self.config.projection, &mut stored)?;
+        }
+        Some(())
     }
 
     /// Takes a change of a row. Returns the groups that it touched, first that of the row before.

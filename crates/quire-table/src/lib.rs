@@ -36,6 +36,7 @@ mod result_page;
 mod row;
 mod row_pages;
 mod rows;
+mod saving;
 mod scan;
 mod slots;
 mod snapshot;
@@ -57,7 +58,7 @@ pub use row::Row;
 pub use slots::IndexLimits;
 pub use snapshot::{
     BadSnapshot, ORDERED_VERSION, SNAPSHOT_VERSION, SnapshotHead, SnapshotOwner, SnapshotReader,
-    SnapshotState, SnapshotWriter, snapshot_file,
+    SnapshotState, SnapshotWriter, TOGETHER_VERSION, snapshot_file,
 };
 pub use stamp::{KeyChange, KnownChange, KnownOrder, RowStamp, Stamp};
 pub use table::{KeyPlace, PutOptions, Table, TableConfig, TableStats};

@@ -50,16 +50,18 @@ pub(crate) enum BlockKind {
     Versions,
     /// Keys that were deleted.
     Deletes,
+    /// The state of a view.
+    State,
 }
 
-/// A block of rows, of versions of the history, or of deletes.
+/// A block of rows, of versions of the history, of deletes, or of the state of a view.
 #[derive(Debug)]
 pub(crate) struct Block {
     /// Where its head begins in the bytes.
     pub begin: usize,
     pub content: Range<usize>,
     pub checksum: u32,
-    /// The rows, versions or deletes in it.
+    /// The rows, versions, deletes or entries in it.
     pub count: u32,
     pub kind: BlockKind,
 }
@@ -74,6 +76,7 @@ pub struct SnapshotPiece {
     version_bytes: Vec<u8>,
     versions: Vec<(Range<usize>, Moment)>,
     deletes: Vec<(Box<[u8]>, RowStamp)>,
+    state: Vec<Box<[u8]>>,
 }
 
 /// Facts about a row that a table needs in addition to its bytes.
@@ -122,6 +125,7 @@ impl RowReader {
             version_bytes: Vec::new(),
             versions: Vec::new(),
             deletes: Vec::new(),
+            state: Vec::new(),
         };
         for block in &blocks.blocks {
             let content = &blocks.bytes[block.content.clone()];
@@ -132,6 +136,10 @@ impl RowReader {
                 }
                 BlockKind::Versions => piece.read_versions(content, block.count),
                 BlockKind::Deletes => piece.read_deletes(content, block.count),
+                BlockKind::State => {
+                    piece.state.push(content.into());
+                    Some(())
+                }
             };
             read.ok_or(BadSnapshot::Damaged { offset: blocks.offset + block.begin as u64 })?;
         }
@@ -194,6 +202,12 @@ impl SnapshotPiece {
             rest = after;
         }
         rest.is_empty().then_some(())
+    }
+
+    /// Blocks with the state of a view, for [`Groups::restore`](crate::Groups::restore) and
+    /// [`Joins::restore`](crate::Joins::restore).
+    pub fn state(&self) -> impl Iterator<Item = &[u8]> {
+        self.state.iter().map(|block| &**block)
     }
 
     pub(crate) fn deletes(&self) -> impl Iterator<Item = (&[u8], RowStamp)> {

@@ -28,6 +28,10 @@ pub const SNAPSHOT_VERSION: u32 = 1;
 /// changes.
 pub const ORDERED_VERSION: u32 = 3;
 
+/// The version of the content of a snapshot that belongs together with others: those of a topic,
+/// of its views, and of the topics that they join. It has all that the other versions have.
+pub const TOGETHER_VERSION: u32 = 5;
+
 /// Bytes of rows after which a block ends. The cost of its checksum is negligible, and a reader
 /// needs little memory.
 const BLOCK_SIZE: usize = 64 * 1024;
@@ -45,6 +49,9 @@ const VERSIONS: u32 = 1 << 31;
 /// In the number of rows of a block: the block has deletes.
 const DELETES: u32 = 1 << 30;
 
+/// In the number of rows of a block: the block has entries of the state of a view.
+const STATE: u32 = 1 << 29;
+
 /// Bytes of the last block before the order of changes: four numbers.
 const COUNTS_SIZE: usize = 32;
 
@@ -59,6 +66,8 @@ pub struct SnapshotHead {
     /// Bytes that identify the log, such as the bookmark of the record at the position. The caller
     /// defines them.
     pub stamp: [u8; 24],
+    /// Snapshots with the same number, of 48 bits, are of one instant. 0: there are no others.
+    pub together: u64,
 }
 
 impl SnapshotHead {
@@ -78,6 +87,8 @@ impl SnapshotHead {
 pub struct SnapshotOwner {
     name: u64,
     message_type: u8,
+    is_view: bool,
+    /// Of a view: the hash of its definition.
     key_rule: u128,
 }
 
@@ -87,7 +98,18 @@ impl SnapshotOwner {
         SnapshotOwner {
             name: xxh3_64(name.as_bytes()),
             message_type: message_type.code(),
+            is_view: false,
             key_rule: fingerprint(key_rule),
+        }
+    }
+
+    /// A view. `definition` has all that its records depend on, other than its sources.
+    pub fn of_view(name: &str, message_type: MessageType, definition: &str) -> Self {
+        SnapshotOwner {
+            name: xxh3_64(name.as_bytes()),
+            message_type: message_type.code(),
+            is_view: true,
+            key_rule: xxh3_128(definition.as_bytes()),
         }
     }
 }
@@ -126,6 +148,8 @@ pub struct SnapshotWriter {
     /// The number of the next delete.
     next_delete: u64,
     delete_count: u64,
+    /// Of a view: the entries of its state.
+    state_count: Option<u64>,
 }
 
 /// The state of a snapshot after a portion.
@@ -165,11 +189,24 @@ impl SnapshotWriter {
             version_count: 0,
             next_delete: 0,
             delete_count: 0,
+            state_count: owner.is_view.then_some(0),
         }
     }
 
     /// Appends the next bytes to `out`. One unit of `effort` is about one row.
     pub fn write(&mut self, table: &mut Table, effort: usize, out: &mut Vec<u8>) -> SnapshotState {
+        self.write_with(table, effort, out, &mut |_, _| None)
+    }
+
+    /// As [`write`](Self::write) for a view. `save` appends the next entries of its state, as
+    /// [`Groups::save`](crate::Groups::save) does.
+    pub fn write_with(
+        &mut self,
+        table: &mut Table,
+        effort: usize,
+        out: &mut Vec<u8>,
+        save: &mut dyn FnMut(usize, &mut Vec<u8>) -> Option<u32>,
+    ) -> SnapshotState {
         if let Some(head) = self.head.take() {
             out.extend_from_slice(&head);
         }
@@ -193,6 +230,7 @@ impl SnapshotWriter {
                 table.close(self.scan);
                 if self.write_versions(table, effort, out) == SnapshotState::More
                     || self.write_deletes(table, effort, out) == SnapshotState::More
+                    || self.write_state(effort, out, save) == SnapshotState::More
                 {
                     return SnapshotState::More;
                 }
@@ -203,7 +241,9 @@ impl SnapshotWriter {
                 for number in [self.rows, self.version_count, begin, granularity_ns] {
                     self.block.extend_from_slice(&number.to_le_bytes());
                 }
-                if let Some(order) = table.known_order() {
+                if let Some(count) = self.state_count {
+                    self.block.extend_from_slice(&count.to_le_bytes());
+                } else if let Some(order) = table.known_order() {
                     self.block.extend_from_slice(&self.delete_count.to_le_bytes());
                     order.encode(&mut self.block);
                 }
@@ -266,6 +306,25 @@ impl SnapshotWriter {
         state
     }
 
+    /// Appends a block of the state of a view.
+    fn write_state(
+        &mut self,
+        effort: usize,
+        out: &mut Vec<u8>,
+        save: &mut dyn FnMut(usize, &mut Vec<u8>) -> Option<u32>,
+    ) -> SnapshotState {
+        let Some(written) = &mut self.state_count else { return SnapshotState::Done { rows: self.rows } };
+        let Some(count) = save(effort, &mut self.block) else {
+            return SnapshotState::Done { rows: self.rows };
+        };
+        *written += u64::from(count);
+        match count {
+            0 => self.block.clear(),
+            _ => end_block(&mut self.block, &mut (count | STATE), out),
+        }
+        SnapshotState::More
+    }
+
     /// Ends the snapshot before it is complete.
     pub fn close(self, table: &mut Table) {
         table.close(self.scan);
@@ -289,6 +348,8 @@ fn encode_head(owner: &SnapshotOwner, head: &SnapshotHead) -> [u8; SNAPSHOT_HEAD
     let mut bytes = [0; SNAPSHOT_HEAD_SIZE];
     bytes[..8].copy_from_slice(&owner.name.to_le_bytes());
     bytes[8] = owner.message_type;
+    bytes[9] = owner.is_view.into();
+    bytes[10..16].copy_from_slice(&head.together.to_le_bytes()[..6]);
     bytes[16..32].copy_from_slice(&owner.key_rule.to_le_bytes());
     bytes[32..40].copy_from_slice(&head.position.get().to_le_bytes());
     bytes[40..64].copy_from_slice(&head.stamp);
@@ -333,6 +394,7 @@ pub struct SnapshotReader {
     rows: u64,
     versions: u64,
     deletes: u64,
+    entries: u64,
     history: Option<KnownHistory>,
     order: Option<KnownOrder>,
     is_complete: bool,
@@ -357,6 +419,7 @@ impl SnapshotReader {
             rows: 0,
             versions: 0,
             deletes: 0,
+            entries: 0,
             history: None,
             order: None,
             is_complete: false,
@@ -463,17 +526,18 @@ impl SnapshotReader {
         let Some(block) = bytes[BLOCK_HEAD_SIZE..].get(..size as usize) else { return Ok(None) };
         let whole_size = BLOCK_HEAD_SIZE + block.len();
         if count == 0 {
-            let last = LastBlock::read(block, checksum);
+            let last = LastBlock::read(block, checksum, self.owner.is_view);
             self.end(last).ok_or(damaged)?;
             return Ok(Some((whole_size, Front::Known)));
         }
-        let kind = count & (VERSIONS | DELETES);
+        let kind = count & (VERSIONS | DELETES | STATE);
         let count = count & !kind;
         let first_slot = self.rows as u32;
         let (known, kind) = match kind {
             0 => (&mut self.rows, BlockKind::Rows { first_slot }),
             VERSIONS => (&mut self.versions, BlockKind::Versions),
             DELETES => (&mut self.deletes, BlockKind::Deletes),
+            STATE if self.owner.is_view => (&mut self.entries, BlockKind::State),
             _ => return Err(damaged),
         };
         *known += u64::from(count);
@@ -486,7 +550,8 @@ impl SnapshotReader {
 
     /// Takes the last block; `None`: it is damaged.
     fn end(&mut self, last: Option<LastBlock>) -> Option<()> {
-        let last = last.filter(|last| last.counts == [self.rows, self.versions, self.deletes])?;
+        let counts = [self.rows, self.versions, self.deletes, self.entries];
+        let last = last.filter(|last| last.counts == counts)?;
         (self.history, self.order) = (last.history, last.order);
         self.is_complete = true;
         Some(())
@@ -495,27 +560,29 @@ impl SnapshotReader {
 
 /// The content of the last block.
 struct LastBlock {
-    /// Rows, versions and deletes.
-    counts: [u64; 3],
+    /// Rows, versions, deletes, and entries of the state of a view.
+    counts: [u64; 4],
     history: Option<KnownHistory>,
     order: Option<KnownOrder>,
 }
 
 impl LastBlock {
     /// `None`: the bytes are not a last block.
-    fn read(block: &[u8], checksum: u32) -> Option<LastBlock> {
+    fn read(block: &[u8], checksum: u32, is_view: bool) -> Option<LastBlock> {
         let (counts, rest) = block.split_at_checked(COUNTS_SIZE).filter(|_| crc32c(block) == checksum)?;
         let numbers: Vec<u64> = counts.chunks_exact(8).map(number_of).collect();
         let [rows, versions, begin, granularity_ns] = numbers[..] else { return None };
-        let (mut deletes, mut order) = (0, None);
-        if !rest.is_empty() {
+        let (mut deletes, mut entries, mut order) = (0, 0, None);
+        if is_view {
+            entries = rest.try_into().map(u64::from_le_bytes).ok()?;
+        } else if !rest.is_empty() {
             let (count, rest) = rest.split_at_checked(8)?;
             deletes = number_of(count);
             order = Some(KnownOrder::decode(rest)?);
         }
         let known = KnownHistory { begin: Timestamp(begin), granularity_ns };
         let history = ((begin, granularity_ns) != NO_HISTORY).then_some(known);
-        Some(LastBlock { counts: [rows, versions, deletes], history, order })
+        Some(LastBlock { counts: [rows, versions, deletes, entries], history, order })
     }
 }
 
@@ -536,6 +603,9 @@ fn decode_head(
     position.copy_from_slice(&bytes[32..40]);
     head.position = Position(u64::from_le_bytes(position));
     head.stamp.copy_from_slice(&bytes[40..64]);
+    let mut together = [0; 8];
+    together[..6].copy_from_slice(&bytes[10..16]);
+    head.together = u64::from_le_bytes(together);
     if crc32c(&bytes[..64]).to_le_bytes() != bytes[64..] {
         return None;
     }

@@ -579,7 +579,8 @@ impl Broker {
     }
 
     /// Above the limit of bytes that are not persisted, or that views have not seen, reading from
-    /// publishers is paused. It continues at half of the limit.
+    /// publishers is paused. It continues at half of the limit. It is also paused until a snapshot
+    /// of views can begin.
     fn push_back(&mut self) {
         let unpersisted = (self.cx.log.unpersisted_size() + self.tables.waiting_changes_size()) as u64;
         let limit = self.cx.config.limits.max_unpersisted;
@@ -588,7 +589,7 @@ impl Broker {
         } else {
             unpersisted > limit
         };
-        let above = above && self.cx.log.failure.is_none();
+        let above = (above || self.tables.is_settling()) && self.cx.log.failure.is_none();
         if above != self.cx.clients.sessions.is_pushing_back {
             self.cx.clients.sessions.is_pushing_back = above;
             self.cx.clock.wants_turn |= !above && self.cx.clock.slices.any_waits();

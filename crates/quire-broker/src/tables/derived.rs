@@ -19,7 +19,7 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 use quire_expression::message_type::{Arena, AssignError};
 use quire_journal::{Headers, Position, Timestamp};
-use quire_table::{GroupId, Key, Polled, PutOptions, Query, Row, RowChange, Written};
+use quire_table::{GroupId, Key, Moment, Polled, PutOptions, Query, Row, RowChange, Written};
 use rustc_hash::FxBuildHasher;
 
 use super::change::Change;
@@ -29,7 +29,7 @@ use crate::config::tables::TableDefinition;
 use crate::context::Context;
 use crate::subscription::UNRECORDED_BEGIN;
 use crate::topic::TableId;
-use joined::Records;
+pub(super) use joined::Records;
 use waiting::Waiting;
 
 /// Rows of one portion while views are computed at a start.
@@ -62,6 +62,9 @@ struct View {
     /// In the order of the joins.
     sources: Vec<TableId>,
     records: Records,
+    /// The records are those of its sources. At a start, they are first computed, or read from a
+    /// snapshot.
+    is_ready: bool,
     inline_conflation: bool,
     /// With conflation: the groups that changed, in the order of their first changes.
     touched: Vec<GroupId>,
@@ -104,10 +107,12 @@ impl Derived {
                 all[source.0 as usize].views.push(views.len());
                 waiting.follow(*source, &records);
             }
+            all[id].has_file = sources.iter().all(|source| all[source.0 as usize].has_file);
             views.push(View {
                 table,
                 sources,
                 records,
+                is_ready: false,
                 inline_conflation: view.settings.inline_conflation,
                 touched: Vec::new(),
                 is_touched: HashSet::default(),
@@ -115,6 +120,42 @@ impl Derived {
             });
         }
         Derived { views, waiting, ..Derived::default() }
+    }
+
+    fn view(&self, id: TableId) -> Option<&View> {
+        self.views.iter().find(|view| view.table == id)
+    }
+
+    fn view_mut(&mut self, id: TableId) -> Option<&mut View> {
+        self.views.iter_mut().find(|view| view.table == id)
+    }
+
+    /// The topics that a view reads. Other topics have none.
+    pub fn sources_of(&self, id: TableId) -> &[TableId] {
+        self.view(id).map_or(&[], |view| &view.sources)
+    }
+
+    /// The state of a view.
+    pub fn records_of(&self, id: TableId) -> Option<&Records> {
+        self.view(id).map(|view| &view.records)
+    }
+
+    /// The state of a view.
+    pub fn records_mut(&mut self, id: TableId) -> Option<&mut Records> {
+        self.view_mut(id).map(|view| &mut view.records)
+    }
+
+    /// A snapshot of the view was read.
+    pub fn set_ready(&mut self, id: TableId) {
+        self.view_mut(id).into_iter().for_each(|view| view.is_ready = true);
+    }
+
+    /// A part of a snapshot may have been read into the state of a view.
+    pub fn clear(&mut self, all: &[TableState], id: TableId) {
+        let definition = all[id.0 as usize].definition.view.as_ref();
+        if let (Some(definition), Some(records)) = (definition, self.records_mut(id)) {
+            *records = Records::new(&definition.records);
+        }
     }
 
     /// A topic with views has changed.
@@ -220,6 +261,10 @@ impl Tables {
         let numbers = &all[source.0 as usize].views;
         while let Some(&number) = numbers.get(*view_count) {
             let view = &mut derived.views[number];
+            if !view.is_ready {
+                *view_count += 1;
+                continue;
+            }
             let definition = &all[view.table.0 as usize].definition;
             let made = &mut Made { updates: &mut derived.updates, cx };
             let is_done = match &view.records {
@@ -262,9 +307,49 @@ impl Tables {
         self.derived.updates.pop_front()
     }
 
+    /// Whether a topic is a view.
+    pub(super) fn is_view(&self, id: TableId) -> bool {
+        self.all[id.0 as usize].definition.view.is_some()
+    }
+
+    /// Passes the change of a topic to the views that were read from snapshots, at a start.
+    /// [`derive_all`](Self::derive_all) then computes them.
+    pub(super) fn derive_restored(&mut self, id: TableId, new: Option<&Row<'_>>, at: Timestamp) {
+        let Tables { all, derived, .. } = self;
+        let state = &all[id.0 as usize];
+        if !state.views.iter().any(|number| derived.views[*number].is_ready) {
+            return;
+        }
+        let (topic, old) = (&*state.definition, state.table.previous());
+        if new.is_some() || old.is_some() {
+            derived.add(id, &Change { topic, old, new, watchers: &[] }, at);
+        }
+    }
+
+    /// Computes the views for all waiting changes, at a start and at the end. Nothing is delivered.
+    pub(super) fn derive_all(&mut self, cx: &mut Context) {
+        while self.has_waiting_changes() {
+            while self.derive_next(cx).is_some() {
+                self.restore_updates(cx);
+            }
+            self.derive_touched(cx);
+            self.restore_updates(cx);
+        }
+    }
+
+    fn restore_updates(&mut self, cx: &mut Context) {
+        while let Some(update) = self.next_update() {
+            if update.data.is_some() {
+                self.restore_update(cx, &update);
+            } else if self.state(update.table).table.remove(&update.key, Moment::default()) {
+                self.derive_restored(update.table, None, update.timestamp);
+            }
+        }
+    }
+
     /// Computes the records of a view from those of its sources, at a start. Nothing is delivered.
     pub(super) fn compute_view(&mut self, cx: &mut Context, table: TableId) {
-        let number = self.derived.views.iter().position(|view| view.table == table);
+        let number = self.derived.views.iter().position(|view| view.table == table && !view.is_ready);
         let Some(number) = number else { return };
         self.add_all_rows(number);
         let ids: Vec<GroupId> = self.derived.views[number].records.ids();
@@ -276,6 +361,7 @@ impl Tables {
             event.into_iter().for_each(|event| cx.note(event));
             self.restore_update(cx, &update);
         }
+        self.derived.views[number].is_ready = true;
     }
 
     fn add_all_rows(&mut self, number: usize) {
@@ -316,8 +402,10 @@ impl Tables {
         self.unrecorded_count += 1;
         let row = Row { position: Position::new(UNRECORDED_BEGIN + self.unrecorded_count), ..*row };
         let state = self.state(table);
-        if let Err(error) = state.table.put_with(&row, PutOptions::default()) {
-            cx.note(super::unkept(&state.definition, row.position, &error));
+        let options = PutOptions { keeps_previous: state.reads_previous(), ..PutOptions::default() };
+        match state.table.put_with(&row, options) {
+            Ok(_) => self.derive_restored(table, Some(&row), row.timestamp),
+            Err(error) => cx.note(super::unkept(&state.definition, row.position, &error)),
         }
     }
 }

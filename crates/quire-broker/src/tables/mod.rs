@@ -181,8 +181,12 @@ struct TableState {
     has_logged_forgotten: bool,
     /// Whether a destination gets messages of the topic; `None`: not known yet.
     is_sent: Option<bool>,
+    /// It has a snapshot file: it is persistent, or a view of such topics.
+    has_file: bool,
     /// The position up to which the newest snapshot includes the log; 0: there is no snapshot.
     snapshot_position: Position,
+    /// At a start: the number of the snapshots of the same instant.
+    snapshot_together: u64,
     changes: TableChanges,
 }
 
@@ -261,8 +265,10 @@ impl Tables {
             Ok(TableState::new(definition, table, None, Position::ZERO))
         });
         let mut all: Vec<_> = all.collect::<Result<_, _>>()?;
+        let derived = Derived::new(&mut all);
         Ok(Tables {
-            derived: Derived::new(&mut all),
+            snapshots: Snapshots::new(journal, &all, &derived),
+            derived,
             conflated: Conflated::new(&mut all),
             computations: Computations::default(),
             new_sequences: NewSequences::default(),
@@ -273,7 +279,6 @@ impl Tables {
             expiring: BTreeSet::new(),
             scanning: Scanning::default(),
             building: VecDeque::new(),
-            snapshots: Snapshots::new(journal),
             memory,
             pin: None,
             deleting: BTreeMap::new(),
@@ -341,6 +346,11 @@ impl Tables {
             recorded: cx.log.appended(),
             unrecorded: Position::new(UNRECORDED_BEGIN + self.unrecorded_count),
         }
+    }
+
+    /// Whether a snapshot waits until no change waits for the views.
+    pub(crate) fn is_settling(&self) -> bool {
+        self.snapshots.is_settling()
     }
 
     /// Whether there are last-value topics.
@@ -580,6 +590,7 @@ impl TableState {
         snapshot_position: Position,
     ) -> Self {
         TableState {
+            has_file: container.is_none() && definition.is_persistent(),
             definition: Arc::new(definition),
             container,
             is_free: false,
@@ -595,6 +606,7 @@ impl TableState {
             has_logged_forgotten: false,
             is_sent: None,
             snapshot_position,
+            snapshot_together: 0,
             changes: TableChanges::default(),
         }
     }

@@ -71,6 +71,7 @@ impl Tables {
         let mut cursor = cx.log.reader.cursor(after);
         while let Some(batch) = cursor.next(limit, &names)? {
             batch.records().for_each(|record| self.restore(cx, &record));
+            self.derive_all(cx);
             done_bytes = total_bytes.min(done_bytes + batch.size() as u64);
             on_progress(RecoveryProgress { done_bytes, total_bytes });
         }
@@ -164,9 +165,11 @@ impl Tables {
                     headers: record.headers(),
                     data: record.data,
                 };
-                if let Err(error) = state.table.put_with(&row, PutOptions { change, ..PutOptions::default() })
-                {
-                    cx.note(unkept(&state.definition, record.position, &error));
+                let keeps_previous = state.reads_previous();
+                let options = PutOptions { change, keeps_previous, ..PutOptions::default() };
+                match state.table.put_with(&row, options) {
+                    Ok(_) => self.derive_restored(id, Some(&row), record.timestamp),
+                    Err(error) => cx.note(unkept(&state.definition, record.position, &error)),
                 }
             }
             RecordKind::Delete => {
@@ -175,11 +178,14 @@ impl Tables {
                 for key in record.deleted_keys() {
                     let placed = change.map(|change| self.place_late(cx, id, key, change));
                     let table = &mut self.state(id).table;
-                    match placed {
+                    let is_removed = match placed {
                         Some(Some(change)) if table.admits(key, &change) => table.delete(key, at, &change),
                         Some(_) => false,
                         None => table.remove(key, at),
                     };
+                    if is_removed {
+                        self.derive_restored(id, None, record.timestamp);
+                    }
                 }
             }
             RecordKind::Publish | RecordKind::Acknowledge | RecordKind::Lease => (),

@@ -8,10 +8,11 @@ use parking_lot::Mutex;
 use quire_journal::{AllTopics, JournalError, Position, Reader, SidecarHead, Sidecars, Timestamp};
 use quire_table::{
     BadSnapshot, KnownHistory, KnownOrder, ORDERED_VERSION, RowReader, SNAPSHOT_VERSION, SnapshotBlocks,
-    SnapshotHead, SnapshotOwner, SnapshotPiece, SnapshotReader, snapshot_file,
+    SnapshotHead, SnapshotOwner, SnapshotPiece, SnapshotReader, TOGETHER_VERSION, snapshot_file,
 };
 
 use super::TableState;
+use super::derived::Records;
 
 /// The version of the content of the file of a container.
 pub(super) const CONTAINER_VERSION: u32 = 2;
@@ -29,6 +30,10 @@ pub(super) struct Section {
     pub owner: SnapshotOwner,
     /// The position up to which the rows include the log.
     pub position: Position,
+    /// As of [`SnapshotHead`].
+    pub together: u64,
+    /// Of a view: the stamp, which does not depend on the log.
+    pub stamp: Option<[u8; 24]>,
     /// Its table keeps the order of changes.
     pub is_ordered: bool,
     /// Content version 1 or 3, in which the head has no stamp.
@@ -55,6 +60,7 @@ impl SnapshotFile {
         let mut known = None;
         for section in &mut self.sections {
             let stamp = match known {
+                _ if section.stamp.is_some() => section.stamp.unwrap_or_default(),
                 Some((position, stamp)) if position == section.position => stamp,
                 // The log no longer has the record, so the snapshot cannot be used.
                 _ => match stamp_of(&self.reader, section.position) {
@@ -63,12 +69,15 @@ impl SnapshotFile {
                 },
             };
             known = Some((section.position, stamp));
+            let (position, together) = (section.position, section.together);
             if let Some(first) = section.parts.first_mut() {
-                SnapshotHead { position: section.position, stamp }.replace(&section.owner, first);
+                SnapshotHead { position, stamp, together }.replace(&section.owner, first);
             }
         }
         let is_ordered = self.sections.iter().any(|section| section.is_ordered);
+        let is_together = self.sections.iter().any(|section| section.together != 0);
         let version = match (self.container.is_some(), is_ordered) {
+            (false, _) if is_together => TOGETHER_VERSION,
             (true, true) => ORDERED_CONTAINER_VERSION,
             (true, false) => CONTAINER_VERSION,
             (false, true) => ORDERED_VERSION,
@@ -78,7 +87,10 @@ impl SnapshotFile {
             Position::ZERO => self.reader.first(),
             _ => Position::ZERO,
         });
-        let head = SidecarHead { version, position: self.position, needs: Some(needs) };
+        // A view is computed from the records of its sources, and not from the log.
+        let is_view = self.sections.iter().any(|section| section.stamp.is_some());
+        let needs = (!is_view).then_some(needs);
+        let head = SidecarHead { version, position: self.position, needs };
         let heads = self.heads();
         let mut content: Vec<&[u8]> = Vec::new();
         let (begin, end) = (heads.first(), heads.last());
@@ -219,8 +231,8 @@ fn reason_of(bad: BadSnapshot) -> Option<String> {
     }
 }
 
-/// Reads a snapshot of a topic into its table. Returns the position of the log that it includes,
-/// twice. `run_steps` may create the parts on other threads.
+/// Reads a snapshot of a topic into its table, and that of a view also into its groups. Returns its
+/// head. `run_steps` may create the parts on other threads.
 ///
 /// # Errors
 /// `None`: it does not belong to this log and this topic. Otherwise the damage.
@@ -229,27 +241,34 @@ pub(super) fn load(
     log: &Reader,
     file: &str,
     state: &mut TableState,
+    records: Option<&mut Records>,
     run_steps: &dyn Fn(SnapshotSteps) -> SnapshotParts,
-) -> Result<(Position, Position), Option<String>> {
+) -> Result<SnapshotHead, Option<String>> {
     let opened = files.open(file, &state.definition.name);
     let (head, content) = opened.ok_or_else(|| Some("its head is damaged".to_owned()))?;
-    if ![SNAPSHOT_VERSION, ORDERED_VERSION].contains(&head.version) {
+    if ![SNAPSHOT_VERSION, ORDERED_VERSION, TOGETHER_VERSION].contains(&head.version) {
         return Err(Some(format!("its version {} is not known to this build", head.version)));
     }
     let parts = run_steps(Box::new(Steps::new(content, state)));
-    let position = restore(parts, log, state)?;
-    Ok((position, position))
+    restore(parts, log, state, records)
 }
 
-/// Puts the rows of a topic into its table.
+/// Puts the rows of a topic into its table, and the state of a view into its groups.
 fn restore(
     parts: impl Iterator<Item = SnapshotPart>,
     log: &Reader,
     state: &mut TableState,
-) -> Result<Position, Option<String>> {
+    mut records: Option<&mut Records>,
+) -> Result<SnapshotHead, Option<String>> {
     for part in parts {
         match part.0? {
-            Part::Rows(piece) => state.table.restore(piece),
+            Part::Rows(piece) => {
+                for entries in piece.state() {
+                    let restored = records.as_mut().and_then(|records| records.restore(entries));
+                    restored.ok_or_else(|| Some("the state of a group is damaged".to_owned()))?;
+                }
+                state.table.restore(piece);
+            }
             Part::End(head, history, order) => {
                 order.into_iter().for_each(|order| state.table.restore_order(order));
                 return finish(head, history, log, state);
@@ -259,13 +278,13 @@ fn restore(
     Err(Some("it has no end".to_owned()))
 }
 
-/// All rows are in the table. Returns the position of the log that they include.
+/// All rows are in the table. Returns the head.
 fn finish(
     head: SnapshotHead,
     history: Option<KnownHistory>,
     log: &Reader,
     state: &mut TableState,
-) -> Result<Position, Option<String>> {
+) -> Result<SnapshotHead, Option<String>> {
     state.table.finish_restore().map_err(|bad| Some(bad.to_string()))?;
     if let Some(config) = state.definition.config.history {
         let kept = history.filter(|known| known.has_all_of(config.granularity_ns));
@@ -276,10 +295,11 @@ fn finish(
         let begin = kept.map_or(Timestamp(u64::from_le_bytes(snapshot_ns)), |known| known.begin);
         state.table.set_history_begin(begin);
     }
-    // A record that was removed from the log cannot be compared.
-    let is_removed = head.position < log.first();
+    // A record that was removed from the log cannot be compared. The snapshot of a view belongs to
+    // those of its sources.
+    let is_removed = head.position < log.first() || state.definition.view.is_some();
     let is_own = is_removed || stamp_of(log, head.position) == Some(head.stamp);
-    if is_own { Ok(head.position) } else { Err(None) }
+    if is_own { Ok(head) } else { Err(None) }
 }
 
 /// The content of the file of a container. Its errors are the same as those of [`load`].
@@ -325,7 +345,7 @@ impl<R: io::Read> ContainerReader<R> {
         state: &mut TableState,
     ) -> Result<Position, Option<String>> {
         let steps = Steps::new(self.content.by_ref().take(size), state);
-        restore(steps.map(|make| make()), log, state)
+        restore(steps.map(|make| make()), log, state, None).map(|head| head.position)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Option<String>> {

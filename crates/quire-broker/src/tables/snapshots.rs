@@ -8,13 +8,19 @@
 //! of its topics (`snapshot_file.rs`). The topics of a container are scanned one after another,
 //! each at a separate position of the log. They do not depend on each other, so a start applies to
 //! each topic the records after its position.
+//!
+//! A view has a file when all of its sources have one. Its snapshot and those of its sources are of
+//! one instant, at which no change waits for the view. A number in the files shows a start which
+//! belong together. With other files, the view is computed again.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use quire_journal::{FoundSidecar, Journal, JournalError, Position, SidecarHead, Sidecars};
 use quire_table::{SnapshotHead, SnapshotOwner, SnapshotState, SnapshotWriter, snapshot_file};
+use quire_types::Timestamp;
 
+use super::derived::Derived;
 use super::snapshot_file::{
     CONTAINER_VERSION, ContainerReader, ORDERED_CONTAINER_VERSION, Section, SnapshotFile, SnapshotParts,
     SnapshotSteps, load,
@@ -46,7 +52,12 @@ const NAMES_VERSION: u32 = 1;
 /// The snapshots of one broker.
 pub(super) struct Snapshots {
     files: Sidecars,
+    /// The topics whose snapshots are of one instant: a topic, its views, and the topics that these
+    /// join. Each after its sources.
+    together: Vec<Vec<TableId>>,
     current: Option<Current>,
+    /// The snapshot that begins when no change waits for the views.
+    settling: Option<Unit>,
     look_due: Option<Instant>,
     looked_to: Position,
 }
@@ -59,10 +70,12 @@ struct Current {
     step: Step,
 }
 
-/// The topics of one snapshot file.
+/// The topics of one snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
-    Topic(TableId),
+    /// A place of [`Snapshots::together`]. Each topic has a file.
+    Topics(usize),
+    /// All topics are in one file.
     Container(ContainerId),
 }
 
@@ -80,54 +93,78 @@ enum Step {
 
 /// A snapshot whose rows are being read.
 struct Writing {
-    current: Option<(TableId, SnapshotWriter, Section)>,
+    /// The topics whose snapshots have begun. The first one is being written.
+    begun: VecDeque<Begun>,
     done: Vec<Section>,
-    /// The topics that follow.
+    /// The topics of a container that follow.
     left: VecDeque<TableId>,
 }
 
+/// The snapshot of a topic that has begun.
+struct Begun {
+    table: TableId,
+    writer: SnapshotWriter,
+    section: Section,
+}
+
+/// The instant of a snapshot, and the bytes of copies that it may hold.
+#[derive(Clone, Copy)]
+struct Beginning {
+    position: Position,
+    /// As of [`SnapshotHead`].
+    together: u64,
+    copies_size_max: usize,
+}
+
 impl Snapshots {
-    pub fn new(journal: &Journal) -> Self {
-        Snapshots { files: journal.sidecars(), current: None, look_due: None, looked_to: Position::ZERO }
+    pub fn new(journal: &Journal, all: &[TableState], derived: &Derived) -> Self {
+        Snapshots {
+            files: journal.sidecars(),
+            together: together(all, derived),
+            current: None,
+            settling: None,
+            look_due: None,
+            looked_to: Position::ZERO,
+        }
+    }
+
+    /// Whether a snapshot waits until no change waits for the views.
+    pub fn is_settling(&self) -> bool {
+        self.settling.is_some()
     }
 }
 
-impl TableState {
-    /// Whether it has a snapshot file.
-    fn has_file(&self) -> bool {
-        self.container.is_none() && self.definition.is_persistent()
+/// The topics with files whose snapshots are of one instant.
+fn together(all: &[TableState], derived: &Derived) -> Vec<Vec<TableId>> {
+    let mut units: Vec<Vec<TableId>> = Vec::new();
+    let with_files = (0..).map(TableId).zip(all).filter(|(_, state)| state.has_file);
+    for (id, _) in with_files {
+        let sources = derived.sources_of(id);
+        let reads = |unit: &Vec<TableId>| unit.iter().any(|topic| sources.contains(topic));
+        let (read, mut others): (Vec<_>, Vec<_>) = units.into_iter().partition(reads);
+        let mut unit = read.concat();
+        unit.push(id);
+        // Each topic has its place after its sources.
+        unit.sort_unstable();
+        others.push(unit);
+        units = others;
     }
+    units
+}
 
+impl TableState {
     pub(super) fn owner(&self) -> SnapshotOwner {
         let definition = &self.definition;
-        SnapshotOwner::new(&definition.name, definition.message_type, &definition.key_rule)
-    }
-
-    /// Begins to read the rows for a snapshot at a position.
-    fn begin_section(&mut self, position: Position, copies_size_max: usize) -> (SnapshotWriter, Section) {
-        let owner = self.owner();
-        let head = SnapshotHead { position, stamp: [0; 24] };
-        let writer = SnapshotWriter::new(&mut self.table, &owner, &head, copies_size_max);
-        let (topic, is_ordered) = (self.definition.name.clone(), self.table.keeps_order());
-        (writer, Section { topic, owner, position, is_ordered, parts: Vec::new() })
-    }
-
-    /// All rows at once.
-    fn section(&mut self, position: Position) -> Section {
-        let (mut writer, mut section) = self.begin_section(position, usize::MAX);
-        while self.write_portion(&mut writer, &mut section.parts) == SnapshotState::More {}
-        section
-    }
-
-    /// The rows after a portion was added to the parts.
-    fn write_portion(&mut self, writer: &mut SnapshotWriter, parts: &mut Vec<Vec<u8>>) -> SnapshotState {
-        if parts.last().is_none_or(|part| part.len() >= PART_SIZE) {
-            parts.push(Vec::new());
+        match &definition.view {
+            Some(view) => SnapshotOwner::of_view(&definition.name, definition.message_type, &view.identity),
+            None => SnapshotOwner::new(&definition.name, definition.message_type, &definition.key_rule),
         }
-        match parts.last_mut() {
-            Some(part) => writer.write(&mut self.table, EFFORT, part),
-            None => SnapshotState::TooManyCopies,
-        }
+    }
+
+    /// The state of the topic is that of its newest snapshot.
+    fn set_loaded(&mut self, head: &SnapshotHead) {
+        self.snapshot_position = head.position;
+        self.snapshot_together = head.together;
     }
 }
 
@@ -156,8 +193,9 @@ impl Tables {
         current.step = match current.step {
             Step::Waiting { .. } if cx.log.failure.is_some() => return,
             Step::Waiting { sections } if is_persisted(cx, &sections) => {
-                let file = self.file_of(cx, current.unit, current.position, sections);
-                let number = cx.begin_job(move |_| file.write(), Tables::snapshot_saved);
+                let files = self.files_of(cx, current.unit, current.position, sections);
+                let write = move |_| files.into_iter().try_for_each(SnapshotFile::write);
+                let number = cx.begin_job(write, Tables::snapshot_saved);
                 Step::Saving { number }
             }
             step => step,
@@ -165,24 +203,42 @@ impl Tables {
         self.snapshots.current = Some(current);
     }
 
-    fn file_of(&self, cx: &Context, unit: Unit, position: Position, sections: Vec<Section>) -> SnapshotFile {
-        SnapshotFile {
+    /// The files of a snapshot.
+    fn files_of(
+        &self,
+        cx: &Context,
+        unit: Unit,
+        position: Position,
+        sections: Vec<Section>,
+    ) -> Vec<SnapshotFile> {
+        let file = |name: String, container, sections| SnapshotFile {
             files: self.snapshots.files.clone(),
             reader: cx.log.reader.clone(),
-            name: self.definition_of(unit).name.to_string(),
-            container: match unit {
-                Unit::Topic(_) => None,
-                Unit::Container(id) => Some(self.settings_of(id)),
-            },
+            name,
+            container,
             position,
             sections,
+        };
+        match unit {
+            Unit::Topics(_) => {
+                let each = |section: Section| file(section.topic.to_string(), None, vec![section]);
+                sections.into_iter().map(each).collect()
+            }
+            Unit::Container(id) => {
+                let name = self.containers[id.0 as usize].definition.name.to_string();
+                vec![file(name, Some(self.settings_of(id)), sections)]
+            }
         }
     }
 
-    fn definition_of(&self, unit: Unit) -> &TableDefinition {
+    /// The definitions with the names of the files.
+    fn definitions_of(&self, unit: Unit) -> Vec<&TableDefinition> {
         match unit {
-            Unit::Topic(id) => &self.all[id.0 as usize].definition,
-            Unit::Container(id) => &self.containers[id.0 as usize].definition,
+            Unit::Topics(place) => {
+                let topics = self.snapshots.together[place].iter();
+                topics.map(|id| &*self.all[id.0 as usize].definition).collect()
+            }
+            Unit::Container(id) => vec![&self.containers[id.0 as usize].definition],
         }
     }
 
@@ -200,10 +256,13 @@ impl Tables {
         texts.join("\n")
     }
 
-    /// The snapshots of persistent topics and containers.
+    /// The snapshots of topics and containers, with the oldest position of their files.
     fn units(&self) -> impl Iterator<Item = (Unit, Position)> {
-        let topics = (0..).map(TableId).zip(&self.all).filter(|(_, state)| state.has_file());
-        let topics = topics.map(|(id, state)| (Unit::Topic(id), state.snapshot_position));
+        let position = |id: &TableId| self.all[id.0 as usize].snapshot_position;
+        let topics = self.snapshots.together.iter().enumerate();
+        let topics = topics.map(move |(place, topics)| {
+            (Unit::Topics(place), topics.iter().map(position).min().unwrap_or_default())
+        });
         let containers = (0..).map(ContainerId).zip(&self.containers);
         let containers = containers.filter(|(_, container)| container.definition.is_persistent());
         topics.chain(containers.map(|(id, it)| (Unit::Container(id), it.snapshot_position)))
@@ -211,16 +270,22 @@ impl Tables {
 
     fn tables_of(&self, unit: Unit) -> Vec<TableId> {
         match unit {
-            Unit::Topic(id) => vec![id],
+            Unit::Topics(place) => self.snapshots.together[place].clone(),
             Unit::Container(id) => self.containers[id.0 as usize].tables.clone(),
         }
     }
 
-    /// Begins a snapshot of the topic with the oldest newest snapshot, when the log after it has a
+    /// Begins a snapshot of the topics with the oldest newest snapshot, when the log after it has a
     /// full file and at least as many bytes as the records. So the snapshots together have at most
     /// the size of the log.
     fn look(&mut self, cx: &mut Context) {
         let appended = cx.log.appended();
+        if cx.log.failure.is_some() {
+            self.snapshots.settling = None;
+        }
+        if let Some(unit) = self.snapshots.settling {
+            return self.begin_settled(cx, unit);
+        }
         if appended == self.snapshots.looked_to || cx.log.failure.is_some() {
             // The time must be cleared. Otherwise it would be in the past later, and the broker
             // would run turns without end.
@@ -239,12 +304,88 @@ impl Tables {
         let later = full.filter(|(positions, _)| positions.is_some_and(|(first, _)| first > position));
         let later_size: u64 = later.map(|(_, size)| size).sum();
         let tables = self.tables_of(unit);
-        let rows_size: usize = tables.iter().map(|id| self.all[id.0 as usize].table.stats().rows_size).sum();
+        let rows_size: usize = tables.iter().map(|id| self.state_size(*id)).sum();
         if later_size > 0 && later_size >= rows_size as u64 {
-            let step =
-                Step::Writing(Box::new(Writing { current: None, done: Vec::new(), left: tables.into() }));
-            self.snapshots.current = Some(Current { unit, position: appended, step });
+            self.begin_settled(cx, unit);
         }
+    }
+
+    /// The bytes of the records of a topic, and of the state of a view.
+    fn state_size(&self, id: TableId) -> usize {
+        let groups = self.derived.records_of(id).map_or(0, |records| records.groups_size());
+        self.all[id.0 as usize].table.stats().rows_size + groups
+    }
+
+    /// Begins a snapshot when no change waits for its views. Until then, reading from publishers is
+    /// paused, so that it begins.
+    fn begin_settled(&mut self, cx: &mut Context, unit: Unit) {
+        let tables = self.tables_of(unit);
+        let is_container = matches!(unit, Unit::Container(_));
+        let has_views = tables.iter().any(|id| self.is_view(*id));
+        let must_settle = !is_container && has_views && self.has_waiting_changes();
+        // Reading from publishers continues in the next turn.
+        cx.clock.wants_turn |= self.snapshots.is_settling() && !must_settle;
+        self.snapshots.settling = must_settle.then_some(unit);
+        if must_settle {
+            return;
+        }
+        let position = cx.log.appended();
+        let copies_size_max = usize::try_from(cx.config.limits.max_query_copies).unwrap_or(usize::MAX);
+        let together = if has_views { number_of(cx.clock.now.wall) } else { 0 };
+        let beginning = Beginning { position, together, copies_size_max };
+        let (begun, left) = match is_container {
+            true => (VecDeque::new(), tables.into()),
+            false => {
+                (tables.into_iter().map(|id| self.begin_table(id, beginning)).collect(), VecDeque::new())
+            }
+        };
+        let step = Step::Writing(Box::new(Writing { begun, done: Vec::new(), left }));
+        self.snapshots.current = Some(Current { unit, position, step });
+    }
+
+    /// Begins to read the rows of a topic, and the state of a view.
+    fn begin_table(&mut self, id: TableId, beginning: Beginning) -> Begun {
+        let Beginning { position, together, copies_size_max } = beginning;
+        let unrecorded_count = self.unrecorded_count;
+        let state = self.state(id);
+        let owner = state.owner();
+        let head = SnapshotHead { position, stamp: [0; 24], together };
+        let writer = SnapshotWriter::new(&mut state.table, &owner, &head, copies_size_max);
+        let (topic, is_ordered) = (state.definition.name.clone(), state.table.keeps_order());
+        let stamp = state.definition.view.is_some().then(|| {
+            let mut stamp = [0; 24];
+            stamp[..8].copy_from_slice(&unrecorded_count.to_le_bytes());
+            stamp
+        });
+        if let Some(records) = self.derived.records_mut(id) {
+            records.begin_saving();
+        }
+        let section = Section { topic, owner, position, together, stamp, is_ordered, parts: Vec::new() };
+        Begun { table: id, writer, section }
+    }
+
+    /// The rows after a portion was added to the section.
+    fn write_portion(&mut self, begun: &mut Begun) -> SnapshotState {
+        let Begun { table, writer, section } = begun;
+        if section.parts.last().is_none_or(|part| part.len() >= PART_SIZE) {
+            section.parts.push(Vec::new());
+        }
+        let Some(part) = section.parts.last_mut() else { return SnapshotState::TooManyCopies };
+        let Tables { all, derived, .. } = self;
+        let mut records = derived.records_mut(*table);
+        let save =
+            &mut |effort, out: &mut Vec<u8>| records.as_mut().and_then(|records| records.save(effort, out));
+        writer.write_with(&mut all[table.0 as usize].table, EFFORT, part, save)
+    }
+
+    /// All topics of a snapshot at once.
+    fn sections(&mut self, tables: Vec<TableId>, beginning: Beginning) -> Vec<Section> {
+        let begun: Vec<Begun> = tables.into_iter().map(|id| self.begin_table(id, beginning)).collect();
+        let whole = begun.into_iter().map(|mut begun| {
+            while self.write_portion(&mut begun) == SnapshotState::More {}
+            begun.section
+        });
+        whole.collect()
     }
 
     /// The next portions; `None` when the snapshot was given up.
@@ -252,30 +393,36 @@ impl Tables {
         let deadline = cx.clock.slices.deadline(PASS);
         let copies_size_max = usize::try_from(cx.config.limits.max_query_copies).unwrap_or(usize::MAX);
         loop {
-            let (id, mut writer, mut section) = match writing.current.take() {
-                Some(current) => current,
-                None => {
-                    let Some(id) = writing.left.pop_front() else {
-                        return Some(Step::Waiting { sections: std::mem::take(&mut writing.done) });
-                    };
-                    // The topic was removed, and another topic may have its place. A topic that was
-                    // created again has only messages after the beginning of the snapshot, and
-                    // needs no section.
-                    let state = self.state(id);
-                    if matches!(unit, Unit::Container(own) if state.is_free || state.container != Some(own)) {
-                        continue;
-                    }
-                    let position = cx.log.appended();
-                    let (writer, section) = self.state(id).begin_section(position, copies_size_max);
-                    (id, writer, section)
+            if writing.begun.is_empty()
+                && let Some(id) = writing.left.pop_front()
+            {
+                // The topic was removed, and another topic may have its place. A topic that was
+                // created again has only messages after the beginning of the snapshot, and needs
+                // no section.
+                let state = self.state(id);
+                if matches!(unit, Unit::Container(own) if state.is_free || state.container != Some(own)) {
+                    continue;
                 }
+                let beginning = Beginning { position: cx.log.appended(), together: 0, copies_size_max };
+                writing.begun.push_back(self.begin_table(id, beginning));
+            }
+            let Some(begun) = writing.begun.front_mut() else {
+                return Some(Step::Waiting { sections: std::mem::take(&mut writing.done) });
             };
-            match self.state(id).write_portion(&mut writer, &mut section.parts) {
-                SnapshotState::More => writing.current = Some((id, writer, section)),
-                SnapshotState::Done { .. } => writing.done.push(section),
+            let mut state = self.write_portion(begun);
+            let held = |begun: &Begun| self.derived.records_of(begun.table).map_or(0, |it| it.saving_size());
+            if writing.begun.iter().any(|begun| held(begun) > copies_size_max) {
+                state = SnapshotState::TooManyCopies;
+            }
+            match state {
+                SnapshotState::More => (),
+                SnapshotState::Done { .. } => {
+                    writing.done.extend(writing.begun.pop_front().map(|begun| begun.section));
+                }
                 SnapshotState::TooManyCopies => {
+                    self.give_up(writing.begun);
                     let reason = "max_query_copies: the records change faster than the snapshot is written";
-                    self.report(cx, unit, reason.to_owned());
+                    self.report(cx, unit, reason);
                     return None;
                 }
             }
@@ -286,26 +433,40 @@ impl Tables {
         }
     }
 
-    fn report(&self, cx: &mut Context, unit: Unit, reason: String) {
-        let topic = self.definition_of(unit).name.to_string();
-        cx.note(Event::SnapshotNotSaved { topic, reason });
+    fn give_up(&mut self, begun: VecDeque<Begun>) {
+        for Begun { table, writer, .. } in begun {
+            writer.close(&mut self.state(table).table);
+            if let Some(records) = self.derived.records_mut(table) {
+                records.end_saving();
+            }
+        }
     }
 
-    /// The file was written; `None` because of a bug in quire.
+    fn report(&self, cx: &mut Context, unit: Unit, reason: &str) {
+        let topics: Vec<String> =
+            self.definitions_of(unit).iter().map(|definition| definition.name.to_string()).collect();
+        for topic in topics {
+            cx.note(Event::SnapshotNotSaved { topic, reason: reason.to_owned() });
+        }
+    }
+
+    /// The files were written; `None` because of a bug in quire.
     fn snapshot_saved(&mut self, cx: &mut Context, number: u64, saved: Option<Result<(), JournalError>>) {
         let is_current =
             |current: &mut Current| matches!(current.step, Step::Saving { number: own } if own == number);
         let Some(current) = self.snapshots.current.take_if(is_current) else { return };
         match saved {
             Some(Ok(())) => self.set_snapshot(cx, current.unit, current.position),
-            Some(Err(error)) => self.report(cx, current.unit, error.to_string()),
-            None => self.report(cx, current.unit, "the job failed".to_owned()),
+            Some(Err(error)) => self.report(cx, current.unit, &error.to_string()),
+            None => self.report(cx, current.unit, "the job failed"),
         }
     }
 
     fn set_snapshot(&mut self, cx: &Context, unit: Unit, position: Position) {
         match unit {
-            Unit::Topic(id) => self.state(id).snapshot_position = position,
+            Unit::Topics(_) => {
+                self.tables_of(unit).into_iter().for_each(|id| self.state(id).snapshot_position = position);
+            }
             Unit::Container(id) => self.containers[id.0 as usize].snapshot_position = position,
         }
         self.pin_log(cx);
@@ -317,9 +478,13 @@ impl Tables {
         self.pin = needed.map(|after| cx.log.reader.cursor(after));
     }
 
-    /// The first position of the log that a topic needs.
+    /// The first position of the log that a topic needs. A view needs none.
     pub(super) fn first_needed(&self, cx: &Context) -> Option<Position> {
-        let needed = self.units().map(|(_, position)| position.next()).min()?;
+        let topics = self.all.iter().filter(|state| state.has_file && state.definition.view.is_none());
+        let containers = self.containers.iter().filter(|container| container.definition.is_persistent());
+        let positions = topics.map(|state| state.snapshot_position);
+        let positions = positions.chain(containers.map(|container| container.snapshot_position));
+        let needed = positions.map(Position::next).min()?;
         Some(needed.max(cx.log.reader.first()))
     }
 
@@ -337,10 +502,16 @@ impl Tables {
         if cx.has_failed() || cx.log.journal.persisted() < position {
             return Ok(());
         }
+        self.snapshots.current = None;
+        self.derive_all(cx);
+        let together = number_of(cx.clock.now.wall);
         for (unit, _) in units.into_iter().filter(|(_, old)| *old != position) {
-            let tables = self.tables_of(unit).into_iter();
-            let sections = tables.map(|id| self.state(id).section(position)).collect();
-            self.file_of(cx, unit, position, sections).write()?;
+            let tables = self.tables_of(unit);
+            let has_views = tables.iter().any(|id| self.is_view(*id));
+            let together = if has_views { together } else { 0 };
+            let beginning = Beginning { position, together, copies_size_max: usize::MAX };
+            let sections = self.sections(tables, beginning);
+            self.files_of(cx, unit, position, sections).into_iter().try_for_each(SnapshotFile::write)?;
         }
         Ok(())
     }
@@ -359,68 +530,183 @@ impl Tables {
         let existing = files.files()?;
         let known = read_names(&files)?;
         for (unit, _) in self.units().collect::<Vec<_>>() {
-            let name = self.definition_of(unit).name.to_string();
-            let file = snapshot_file(&name);
-            if !existing.contains(&file) {
-                if known.contains(&name) && cx.log.reader.first() > Position::new(1) {
-                    let reason = format!(
-                        "the snapshot {file} of the topic {name:?} is missing, and the log has lost older messages. Restore the file \
-                         from a backup. To build the topic from the messages that the log has, remove {NAMES_FILE}"
-                    );
-                    return Err(JournalError::BadOption { option: "sow_topic", reason });
-                }
-                self.write_empty(cx, unit)?;
-                continue;
-            }
-            let loaded = match unit {
-                Unit::Topic(id) => load(&files, &cx.log.reader, &file, self.state(id), run_steps),
-                Unit::Container(id) => self.load_container(cx, &file, id),
-            };
-            let reason = match loaded {
-                Ok((position, newest)) if newest <= cx.log.journal.persisted() => {
-                    match unit {
-                        Unit::Topic(id) => self.state(id).snapshot_position = position,
-                        Unit::Container(id) => self.containers[id.0 as usize].snapshot_position = position,
+            match unit {
+                Unit::Container(id) => {
+                    let name = self.containers[id.0 as usize].definition.name.to_string();
+                    let tables = self.tables_of(unit);
+                    if !self.is_found(cx, &name, &existing, &known)? {
+                        self.write_empty(cx, unit, &tables)?;
+                        continue;
                     }
-                    continue;
+                    let loaded = match self.load_container(cx, &snapshot_file(&name), id) {
+                        Ok((position, newest)) if newest <= cx.log.journal.persisted() => {
+                            self.containers[id.0 as usize].snapshot_position = position;
+                            continue;
+                        }
+                        loaded => loaded.map(|_| ()),
+                    };
+                    // Topics may have been created.
+                    let tables = self.tables_of(unit);
+                    self.not_loaded(cx, &name, &tables, loaded)?;
                 }
-                Ok(_) | Err(None) => "it is of another log, or of other settings of the topic".to_owned(),
-                Err(Some(reason)) if cx.log.reader.first() > Position::new(1) => {
-                    let reason = format!(
-                        "the snapshot {file} of the topic {name:?} is damaged, and the log has lost older messages: {reason}. \
-                         Restore the file from a backup. To build the topic from the messages that the log has, remove the file and \
-                         {NAMES_FILE}"
-                    );
-                    return Err(JournalError::BadOption { option: "sow_topic", reason });
+                Unit::Topics(_) => {
+                    for id in self.tables_of(unit) {
+                        self.load_topic(cx, unit, id, &existing, &known, run_steps)?;
+                    }
                 }
-                Err(Some(reason)) => reason,
-            };
-            // A part of the snapshot may have been read.
-            for id in self.tables_of(unit) {
-                let table = self.all[id.0 as usize].definition.new_table(&self.memory);
-                let state = self.state(id);
-                state.snapshot_position = Position::ZERO;
-                if let Ok(table) = table {
-                    state.table = table;
-                }
-                self.keep_order(cx, id);
             }
-            cx.note(Event::SnapshotNotUsed { topic: name, reason });
         }
         // The snapshot of a topic that was removed from the configuration remains until the user
         // removes it.
         let kept = known.iter().filter(|name| existing.contains(&snapshot_file(name))).cloned();
-        let own = self.units().map(|(unit, _)| self.definition_of(unit).name.to_string());
+        let own = self.units().flat_map(|(unit, _)| self.definitions_of(unit));
+        let own = own.filter(|it| it.view.is_none()).map(|definition| definition.name.to_string());
         let names: BTreeSet<String> = kept.chain(own).collect();
         if names != known { write_names(&files, &names) } else { Ok(()) }
     }
 
+    /// Reads the snapshot of a topic or a view.
+    fn load_topic(
+        &mut self,
+        cx: &mut Context,
+        unit: Unit,
+        id: TableId,
+        existing: &[String],
+        known: &BTreeSet<String>,
+        run_steps: &dyn Fn(SnapshotSteps) -> SnapshotParts,
+    ) -> Result<(), JournalError> {
+        let name = self.all[id.0 as usize].definition.name.to_string();
+        let file = snapshot_file(&name);
+        if self.is_view(id) {
+            if existing.contains(&file) {
+                self.load_view(cx, id, &file, run_steps);
+            }
+            return Ok(());
+        }
+        if !self.is_found(cx, &name, existing, known)? {
+            return self.write_empty(cx, unit, &[id]);
+        }
+        let files = self.snapshots.files.clone();
+        let loaded = load(&files, &cx.log.reader, &file, self.state(id), None, run_steps);
+        match loaded {
+            Ok(head) if head.position <= cx.log.journal.persisted() => {
+                self.state(id).set_loaded(&head);
+                Ok(())
+            }
+            loaded => self.not_loaded(cx, &name, &[id], loaded.map(|_| ())),
+        }
+    }
+
+    /// Reads the snapshot of a view. It is used when it is of the same instant as those of its
+    /// sources.
+    fn load_view(
+        &mut self,
+        cx: &mut Context,
+        id: TableId,
+        file: &str,
+        run_steps: &dyn Fn(SnapshotSteps) -> SnapshotParts,
+    ) {
+        let files = self.snapshots.files.clone();
+        let Tables { all, derived, .. } = self;
+        let records = derived.records_mut(id);
+        let loaded = load(&files, &cx.log.reader, file, &mut all[id.0 as usize], records, run_steps);
+        let is_of_sources = |head: &SnapshotHead| {
+            let is_of = |source: &TableId| {
+                let source = &all[source.0 as usize];
+                (source.snapshot_position, source.snapshot_together) == (head.position, head.together)
+            };
+            head.together != 0 && derived.sources_of(id).iter().all(is_of)
+        };
+        let reason = match loaded {
+            Ok(head) if is_of_sources(&head) => {
+                let mut count = [0; 8];
+                count.copy_from_slice(&head.stamp[..8]);
+                self.unrecorded_count = self.unrecorded_count.max(u64::from_le_bytes(count));
+                self.state(id).set_loaded(&head);
+                self.derived.set_ready(id);
+                return;
+            }
+            Ok(_) => "it is not of the same instant as the snapshots of its sources".to_owned(),
+            Err(None) => "it is of another definition of the view, or of another version".to_owned(),
+            Err(Some(reason)) => reason,
+        };
+        self.clear(cx, id);
+        self.derived.clear(&self.all, id);
+        let view = self.all[id.0 as usize].definition.name.to_string();
+        cx.note(Event::ViewComputedAgain { view, reason });
+    }
+
+    /// Whether there is a snapshot of a topic or a container.
+    ///
+    /// # Errors
+    /// It was lost, and the log is not whole.
+    fn is_found(
+        &self,
+        cx: &Context,
+        name: &str,
+        existing: &[String],
+        known: &BTreeSet<String>,
+    ) -> Result<bool, JournalError> {
+        let file = snapshot_file(name);
+        if existing.contains(&file) {
+            return Ok(true);
+        }
+        if known.contains(name) && cx.log.reader.first() > Position::new(1) {
+            let reason = format!(
+                "the snapshot {file} of the topic {name:?} is missing, and the log has lost older messages. Restore the file \
+                 from a backup. To build the topic from the messages that the log has, remove {NAMES_FILE}"
+            );
+            return Err(JournalError::BadOption { option: "sow_topic", reason });
+        }
+        Ok(false)
+    }
+
+    /// The snapshot of a topic or a container was not read, or only a part of it.
+    ///
+    /// # Errors
+    /// It is damaged, and the log is not whole.
+    fn not_loaded(
+        &mut self,
+        cx: &mut Context,
+        name: &str,
+        tables: &[TableId],
+        loaded: Result<(), Option<String>>,
+    ) -> Result<(), JournalError> {
+        let file = snapshot_file(name);
+        let reason = match loaded {
+            Ok(()) | Err(None) => "it is of another log, or of other settings of the topic".to_owned(),
+            Err(Some(reason)) if cx.log.reader.first() > Position::new(1) => {
+                let reason = format!(
+                    "the snapshot {file} of the topic {name:?} is damaged, and the log has lost older messages: {reason}. \
+                     Restore the file from a backup. To build the topic from the messages that the log has, remove the file and \
+                     {NAMES_FILE}"
+                );
+                return Err(JournalError::BadOption { option: "sow_topic", reason });
+            }
+            Err(Some(reason)) => reason,
+        };
+        tables.iter().for_each(|id| self.clear(cx, *id));
+        cx.note(Event::SnapshotNotUsed { topic: name.to_owned(), reason });
+        Ok(())
+    }
+
+    /// A part of a snapshot may have been read into the table.
+    fn clear(&mut self, cx: &Context, id: TableId) {
+        let table = self.all[id.0 as usize].definition.new_table(&self.memory);
+        let state = self.state(id);
+        (state.snapshot_position, state.snapshot_together) = (Position::ZERO, 0);
+        if let Ok(table) = table {
+            state.table = table;
+        }
+        self.keep_order(cx, id);
+    }
+
     /// Writes a snapshot that includes no part of the log, so that no other process removes journal
     /// files while the server is stopped.
-    fn write_empty(&mut self, cx: &Context, unit: Unit) -> Result<(), JournalError> {
-        let tables = self.tables_of(unit).into_iter();
-        let sections = tables.map(|id| self.state(id).section(Position::ZERO)).collect();
-        self.file_of(cx, unit, Position::ZERO, sections).write()
+    fn write_empty(&mut self, cx: &Context, unit: Unit, tables: &[TableId]) -> Result<(), JournalError> {
+        let beginning = Beginning { position: Position::ZERO, together: 0, copies_size_max: usize::MAX };
+        let sections = self.sections(tables.into(), beginning);
+        self.files_of(cx, unit, Position::ZERO, sections).into_iter().try_for_each(SnapshotFile::write)
     }
 
     /// Reads the snapshot of a container, and creates the tables of its topics. Returns the
@@ -451,6 +737,11 @@ impl Tables {
         }
         Ok((head.position, newest))
     }
+}
+
+/// The number of the snapshots that begin now ([`SnapshotHead`]): a time in microseconds, not 0.
+fn number_of(now: Timestamp) -> u64 {
+    ((now.as_ns() / 1000) & ((1 << 48) - 1)).max(1)
 }
 
 /// Whether the log is persisted up to the positions of all sections.

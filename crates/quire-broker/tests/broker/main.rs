@@ -85,4 +85,5 @@ mod subscribe_options;
 mod subscribing;
 mod user_limits;
 mod view_joins;
+mod view_restarts;
 mod views;

@@ -7,11 +7,15 @@
 //! The aggregates of a query only get values. Those of a view also lose values, so they keep every
 //! different value where a query keeps the best one ([`Accumulator::retracting`]).
 
+mod stored;
+
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::exact_sum::{ExactSum, Expansion};
 use crate::message_type::{Arena, Number, Value};
+
+pub use stored::{ENGINE_VERSION, Stored, put_bytes, put_number};
 
 /// The values of one kind as bytes, which compare as the values do. Equal values of different types
 /// have the same bytes: `1` and `'1'`.

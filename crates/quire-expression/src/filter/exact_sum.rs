@@ -8,6 +8,8 @@
 
 use smallvec::SmallVec;
 
+use super::aggregate::{Stored, put_number};
+
 /// A float of at least this size is kept smaller by [`SCALE`], so that no sum overflows.
 const LARGE: f64 = f64::from_bits((1023 + 900) << 52);
 
@@ -89,6 +91,30 @@ impl ExactSum {
         self.parts.0.iter().for_each(|part| all.add(part * SCALE));
         all.rounded() * UNSCALE
     }
+
+    /// Appends the sum. The rare values follow if there are any.
+    pub fn store(&self, out: &mut Vec<u8>) {
+        self.parts.store(out);
+        out.push(self.rare.is_some().into());
+        if let Some(rare) = &self.rare {
+            rare.large.store(out);
+            rare.infinite.iter().for_each(|count| out.extend_from_slice(&count.to_le_bytes()));
+        }
+    }
+
+    /// Reads a sum; `None`: the bytes are not one.
+    pub fn restore(stored: &mut Stored<'_>) -> Option<Self> {
+        let parts = Expansion::restore(stored)?;
+        let [is_rare] = stored.array()?;
+        let rare = match is_rare {
+            0 => None,
+            _ => Some(Box::new(Rare {
+                large: Expansion::restore(stored)?,
+                infinite: [i64::from_le_bytes(stored.array()?), i64::from_le_bytes(stored.array()?)],
+            })),
+        };
+        Some(ExactSum { parts, rare })
+    }
 }
 
 impl Expansion {
@@ -120,6 +146,19 @@ impl Expansion {
     /// The parts, the smallest first.
     pub fn parts(&self) -> &[f64] {
         &self.0
+    }
+
+    /// Appends the number of parts, and the parts.
+    pub fn store(&self, out: &mut Vec<u8>) {
+        put_number(self.0.len() as u64, out);
+        self.0.iter().for_each(|part| out.extend_from_slice(&part.to_bits().to_le_bytes()));
+    }
+
+    /// Reads an expansion; `None`: the bytes are not one.
+    pub fn restore(stored: &mut Stored<'_>) -> Option<Self> {
+        let count = stored.number()?;
+        let part = |_| Some(f64::from_bits(u64::from_le_bytes(stored.array()?)));
+        (0..count).map(part).collect::<Option<_>>().map(Expansion)
     }
 
     /// The sum, rounded to the nearest float, and to the even one of two.

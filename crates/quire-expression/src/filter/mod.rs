@@ -47,7 +47,9 @@ use evaluate::Evaluation;
 use node::{Literal, Node};
 use parse::Parsed;
 
-pub use aggregate::{Accumulator, AggregateKind, OwnedValue, ValueKey};
+pub use aggregate::{
+    Accumulator, AggregateKind, ENGINE_VERSION, OwnedValue, Stored, ValueKey, put_bytes, put_number,
+};
 pub use assignments::{ASSIGNMENT_COUNT_MAX, AssignmentError, Assignments, Stage};
 pub use error::{FilterError, caret};
 pub use evaluate::ARRAY_PAIR_COUNT_MAX;

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use quire_expression::filter::{AssignmentError, Filter, FilterOptions, Projection, path_of};
+use quire_expression::filter::{
+    AssignmentError, ENGINE_VERSION, Filter, FilterOptions, InstanceFacts, Projection, path_of,
+};
 use quire_expression::message_type::MessageType;
 use quire_expression::topic::{TopicSelector, check_published};
 use quire_journal::Memory;
@@ -50,6 +52,8 @@ pub struct ViewDefinition {
     pub records: ViewRecords,
     /// As configured.
     pub settings: ViewSettings,
+    /// All that the records depend on, other than the sources.
+    pub identity: String,
 }
 
 /// The definition of the records of a view.
@@ -132,10 +136,34 @@ impl ViewSettings {
             is_recovered: false,
             fields: None,
             config,
-            view: Some(Arc::new(ViewDefinition { sources, records, settings: self.clone() })),
+            view: Some(Arc::new(ViewDefinition {
+                sources,
+                records,
+                identity: self.identity(options),
+                settings: self.clone(),
+            })),
             conflated: None,
             name,
         })
+    }
+
+    /// All that the records depend on, other than the sources. With another text, the state that a
+    /// snapshot has of the view is not used.
+    fn identity(&self, options: &FilterOptions) -> String {
+        let InstanceFacts { name, group, version } = &options.instance;
+        let key_domain = self.key_domain.as_ref().unwrap_or(&self.name);
+        let all = serde_json::json!([
+            ENGINE_VERSION,
+            [name, group, version],
+            options.allow_backtracking,
+            self.underlying_topic,
+            self.join,
+            self.projection,
+            self.grouping,
+            self.filter,
+            key_domain,
+        ]);
+        all.to_string()
     }
 
     /// The groups of one topic.

@@ -193,6 +193,17 @@ impl Side {
         self.by_hash.len()
     }
 
+    /// The places of all records are before this one.
+    pub fn end(&self) -> u32 {
+        self.records.end
+    }
+
+    /// The record at a place, if one is there.
+    pub fn used(&self, place: u32) -> Option<&Record> {
+        let record = self.records.get(place);
+        (self.find(record.hash) == Some(place)).then_some(record)
+    }
+
     pub fn memory_size(&self) -> usize {
         let links: usize = self.links.iter().map(Pages::memory_size).sum();
         self.records.memory_size() + links + self.by_hash.memory_size() + self.values_size

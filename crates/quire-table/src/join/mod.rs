@@ -12,6 +12,7 @@
 //! the work is done in portions ([`Joins::step`]).
 
 mod index;
+mod saving;
 mod walk;
 
 use std::collections::VecDeque;
@@ -25,6 +26,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::groups::{Effect, GroupId, GroupMaps, Unread, Written};
 use crate::order::{SortKey, put_value};
 use crate::row::Row;
+use crate::saving::Saving;
 use crate::scan::effort_max;
 use index::{CHILD, Hash, JoinIndex, NONE, PARENT, Record, Side, hash_of};
 use walk::{Edge, Ground, Hop, Walk, Walked, edge_above, hops_from, hops_without};
@@ -88,6 +90,8 @@ pub struct Joins {
     maps: GroupMaps,
     work: Option<Work>,
     touched: VecDeque<GroupId>,
+    /// A snapshot of the records of the topics, by topic and place, that is being written.
+    saving: Option<Box<Saving<(usize, u32)>>>,
 }
 
 /// A change that is being worked off.
@@ -148,6 +152,7 @@ impl Joins {
             ways,
             work: None,
             touched: VecDeque::new(),
+            saving: None,
             config,
         }
     }
@@ -360,7 +365,8 @@ impl Joins {
     /// Replaces the record, or removes it. Returns the place of the new record.
     fn replace(&mut self, work: &mut Work) -> Option<u32> {
         work.is_replaced = true;
-        let Joins { sides, indexes, joins_of, .. } = self;
+        self.before_change(work.source, work.place);
+        let Joins { sides, indexes, joins_of, saving, .. } = self;
         let (records, joins) = (&mut sides[work.source], &joins_of[work.source]);
         let mut place = work.place;
         let new = work.new.take();
@@ -369,7 +375,12 @@ impl Joins {
         let keys = keys.unwrap_or_else(|| SmallVec::from_elem(None, joins.len()));
         if let Some(NewRecord { values, timestamp, .. }) = new {
             match place {
-                NONE => place = records.add(Record { hash: work.hash, values, timestamp }),
+                NONE => {
+                    place = records.add(Record { hash: work.hash, values, timestamp });
+                    if let Some(saving) = saving {
+                        saving.before_change((work.source, place), |_| false);
+                    }
+                }
                 place => records.replace(place, values, timestamp),
             }
         }

@@ -241,6 +241,76 @@ fn state_of(groups: &Groups) -> String {
     format!("{groups:?}").replace("Timestamp(9)", "Timestamp(0)")
 }
 
+/// The entries of a snapshot of this instant, sorted.
+fn entries_of(groups: &mut Groups) -> Vec<Vec<u8>> {
+    groups.begin_saving();
+    let mut entries = rest_of(groups);
+    entries.sort();
+    entries
+}
+
+/// The entries that a snapshot does not have yet.
+fn rest_of(groups: &mut Groups) -> Vec<Vec<u8>> {
+    let mut entries = Vec::new();
+    loop {
+        let mut entry = Vec::new();
+        match groups.save(1, &mut entry) {
+            Some(_) => entries.push(entry),
+            None => return entries,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_snapshot_has_the_groups_of_its_instant_and_they_continue_from_there(
+        before in steps(),
+        after in steps(),
+        effort in 1_usize..4,
+        is_grouped in any::<bool>(),
+        conflates in any::<bool>(),
+    ) {
+        let grouping: &[&str] = if is_grouped { &["/g"] } else { &[] };
+        let config = config(ALL, grouping, None, MessageType::Json);
+        let mut views = [View::new(config.clone()), View::new(config.clone())];
+        for (key, data) in &before {
+            views.iter_mut().for_each(|view| drop(view.change(&key.to_string(), data.as_deref())));
+        }
+        let [view, stopped] = &mut views;
+        view.groups.begin_saving();
+        let mut saved = Vec::new();
+        for (key, data) in &after {
+            view.take(&key.to_string(), data.as_deref());
+            if !conflates {
+                view.write();
+            }
+            let mut entries = Vec::new();
+            if view.groups.save(effort, &mut entries).is_some() {
+                saved.push(entries);
+            }
+        }
+        view.write();
+        saved.extend(rest_of(&mut view.groups));
+        prop_assert_eq!(view.groups.saving_size(), 0);
+        let mut restored = Groups::new(config.clone());
+        for entries in &saved {
+            prop_assert_eq!(restored.restore(entries), Some(()));
+            for size in 0..entries.len() {
+                // A part is refused, or it has fewer groups.
+                let _ = Groups::new(config.clone()).restore(&entries[..size]);
+            }
+        }
+        prop_assert_eq!(entries_of(&mut restored), entries_of(&mut stopped.groups));
+        prop_assert_eq!((restored.len(), restored.row_count()), (stopped.groups.len(), stopped.groups.row_count()));
+        stopped.groups = restored;
+        for (key, data) in &after {
+            stopped.change(&key.to_string(), data.as_deref());
+        }
+        prop_assert_eq!(&stopped.records, &view.records);
+        prop_assert_eq!(entries_of(&mut stopped.groups), entries_of(&mut view.groups));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 

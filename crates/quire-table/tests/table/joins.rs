@@ -291,6 +291,74 @@ proptest! {
     }
 }
 
+/// The entries of a snapshot of this instant, sorted.
+fn entries_of(joins: &mut Joins) -> Vec<Vec<u8>> {
+    joins.begin_saving();
+    let mut entries = rest_of(joins);
+    entries.sort();
+    entries
+}
+
+/// The entries that a snapshot does not have yet.
+fn rest_of(joins: &mut Joins) -> Vec<Vec<u8>> {
+    let mut entries = Vec::new();
+    loop {
+        let mut entry = Vec::new();
+        match joins.save(1, &mut entry) {
+            Some(0) => (),
+            Some(_) => entries.push(entry),
+            None => return entries,
+        }
+    }
+}
+
+fn changes() -> impl Strategy<Value = Vec<(usize, i32, Option<Value>)>> {
+    vec((0..4_usize, 0..4, proptest::option::weighted(0.75, records())), 1..30)
+}
+
+proptest! {
+    #[test]
+    fn a_snapshot_has_the_state_of_its_instant_and_it_continues_from_there(
+        shape in 0..SHAPES.len(),
+        before in changes(),
+        after in changes(),
+        effort in 1_usize..4,
+    ) {
+        let (entries, grouping) = SHAPES[shape];
+        let mut views = [View::new(entries, grouping), View::new(entries, grouping)];
+        for (topic, key, data) in &before {
+            for view in &mut views {
+                view.change(*topic, &format!("k{key}"), data.clone(), 1000);
+            }
+        }
+        let [view, stopped] = &mut views;
+        view.joins.begin_saving();
+        let mut saved = Vec::new();
+        for (topic, key, data) in &after {
+            view.change(*topic, &format!("k{key}"), data.clone(), 1000);
+            let mut entries = Vec::new();
+            if view.joins.save(effort, &mut entries).is_some_and(|count| count > 0) {
+                saved.push(entries);
+            }
+        }
+        saved.extend(rest_of(&mut view.joins));
+        prop_assert_eq!(view.joins.saving_size(), 0);
+        let mut restored = Joins::new(config(entries, grouping));
+        for entries in &saved {
+            prop_assert_eq!(restored.restore(entries), Some(()));
+        }
+        prop_assert_eq!(entries_of(&mut restored), entries_of(&mut stopped.joins));
+        prop_assert_eq!(restored.combination_count(), stopped.joins.combination_count());
+        stopped.joins = restored;
+        stopped.check();
+        for (topic, key, data) in &after {
+            stopped.change(*topic, &format!("k{key}"), data.clone(), 1000);
+            stopped.check();
+        }
+        prop_assert_eq!(entries_of(&mut stopped.joins), entries_of(&mut view.joins));
+    }
+}
+
 fn two(entries: &[&'static str], grouping: &[&'static str]) -> View {
     View::new(entries, grouping)
 }

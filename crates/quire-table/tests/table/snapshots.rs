@@ -10,7 +10,8 @@ use quire_table::*;
 use crate::model::Version;
 use crate::{PutRow, history, row, table, table_with};
 
-pub const HEAD: SnapshotHead = SnapshotHead { position: Position(258), stamp: *b"a stamp of 24 characters" };
+pub const HEAD: SnapshotHead =
+    SnapshotHead { position: Position(258), stamp: *b"a stamp of 24 characters", together: 0 };
 
 pub fn owner() -> SnapshotOwner {
     let fields = KeyFields::new(MessageType::Json, "orders", &["/id".into()]).unwrap();

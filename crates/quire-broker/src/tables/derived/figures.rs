@@ -33,7 +33,7 @@ impl Tables {
     }
 
     fn kept_by(&self, view: &View, definition: &ViewDefinition) -> ViewFigures {
-        let ViewDefinition { sources, records, settings } = definition;
+        let ViewDefinition { sources, records, settings, .. } = definition;
         let mut figures = ViewFigures {
             projection: settings.projection.clone(),
             filter: settings.filter.clone(),

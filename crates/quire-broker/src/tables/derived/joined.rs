@@ -22,7 +22,7 @@ pub(super) const WEIGHT: usize = 16;
 const CONFLATED_PORTION: usize = 256;
 
 /// The state that makes the records of a view.
-pub(super) enum Records {
+pub(in crate::tables) enum Records {
     /// The records of one topic.
     Groups(Groups),
     /// Combinations of records of several topics.
@@ -30,7 +30,7 @@ pub(super) enum Records {
 }
 
 /// A join, and how far it is with a change.
-pub(super) struct Joined {
+pub(in crate::tables) struct Joined {
     joins: Joins,
     has_begun: bool,
 }
@@ -98,6 +98,46 @@ impl Records {
     pub fn clear_touched(&mut self) {
         if let Records::Joins(joined) = self {
             while joined.joins.pop_touched().is_some() {}
+        }
+    }
+
+    /// Begins a snapshot of this instant, at which no change is worked off.
+    pub fn begin_saving(&mut self) {
+        match self {
+            Records::Groups(groups) => groups.begin_saving(),
+            Records::Joins(joined) => joined.joins.begin_saving(),
+        }
+    }
+
+    /// As [`Groups::save`].
+    pub fn save(&mut self, effort: usize, out: &mut Vec<u8>) -> Option<u32> {
+        match self {
+            Records::Groups(groups) => groups.save(effort, out),
+            Records::Joins(joined) => joined.joins.save(effort, out),
+        }
+    }
+
+    /// The bytes that a snapshot holds.
+    pub fn saving_size(&self) -> usize {
+        match self {
+            Records::Groups(groups) => groups.saving_size(),
+            Records::Joins(joined) => joined.joins.saving_size(),
+        }
+    }
+
+    /// Ends a snapshot before it is done.
+    pub fn end_saving(&mut self) {
+        match self {
+            Records::Groups(groups) => groups.end_saving(),
+            Records::Joins(joined) => joined.joins.end_saving(),
+        }
+    }
+
+    /// As [`Groups::restore`].
+    pub fn restore(&mut self, entries: &[u8]) -> Option<()> {
+        match self {
+            Records::Groups(groups) => groups.restore(entries),
+            Records::Joins(joined) => joined.joins.restore(entries),
         }
     }
 
