@@ -21,6 +21,7 @@ mod maintenance;
 mod message;
 mod options;
 mod pace;
+mod passwords;
 mod queue;
 mod receipt;
 mod rows;
@@ -91,6 +92,9 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(message::test_message, module)?)?;
     module.add_function(wrap_pyfunction!(options::check_options, module)?)?;
     module.add_function(wrap_pyfunction!(options::check_subscription, module)?)?;
+    module.add_function(wrap_pyfunction!(passwords::check_password, module)?)?;
+    module.add_function(wrap_pyfunction!(passwords::hash_password, module)?)?;
+    module.add_function(wrap_pyfunction!(passwords::password_cost, module)?)?;
     module.add_function(wrap_pyfunction!(fork::before_fork, module)?)?;
     module.add_function(wrap_pyfunction!(fork::after_fork_in_parent, module)?)?;
     module.add_function(wrap_pyfunction!(fork::after_fork_in_child, module)?)

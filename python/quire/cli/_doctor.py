@@ -39,7 +39,7 @@ _SECRET: Final = re.compile(r"password|passwd|secret|token|credential|authorizat
 _OF_FILE: Final = re.compile(r"(_file|_env|_path)\Z", re.IGNORECASE)
 
 _REPORTED: Final = (
-    *("quire-mq", "pydantic", "cyclopts", "rich", "argon2-cffi", "pyjwt", "cryptography"),
+    *("quire-mq", "pydantic", "cyclopts", "rich", "pyjwt", "cryptography"),
     *("starlette", "uvicorn", "prometheus-client", "pyarrow", "pyspark"),
 )
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from quire._errors import ConfigError
+from quire._quire import check_password, hash_password, password_cost
 from quire.config._authentication import Authentication
 from quire.config._locate import line_of
 from quire.server._identity import Checker, Given, Identity, Refused, check_name
@@ -181,16 +182,13 @@ def check_hash(password: object) -> None:
         raise ConfigError(
             "expected the argon2id hash of a password, as `quire user passwd` writes it", key="password"
         )
-    argon2 = _argon2()
     try:
-        parameters = argon2.extract_parameters(password)
-    except argon2.exceptions.InvalidHash:
-        parameters = None
-    if parameters is None or parameters.type is not argon2.Type.ID:
+        memory, _, _ = password_cost(password)
+    except ValueError:
         raise ConfigError(
             "expected the argon2id hash of a password, as `quire user passwd` writes it", key="password"
-        )
-    if parameters.memory_cost > _MEMORY_MAX:
+        ) from None
+    if memory > _MEMORY_MAX:
         raise ConfigError("the hash requires more than 1 GiB of memory", key="password")
 
 
@@ -203,18 +201,7 @@ def hash_of(password: str, *, memory: int = _MEMORY, passes: int = _PASSES) -> s
     if text is None:
         reason = f"expected {PASSWORD_SIZE_MIN} to {PASSWORD_SIZE_MAX} bytes"
         raise ConfigError(reason, key="password")
-    argon2 = _argon2()
-    hasher = argon2.PasswordHasher(time_cost=passes, memory_cost=memory, parallelism=_LANES)
-    return str(hasher.hash(text))
-
-
-def _argon2() -> Any:
-    try:
-        import argon2
-    except ModuleNotFoundError:
-        reason = "users require argon2-cffi: pip install 'quire-mq[auth]'"
-        raise ConfigError(reason, key="authentication.method") from None
-    return argon2
+    return hash_password(text.encode(), memory, passes, _LANES)
 
 
 class Verifier:
@@ -233,9 +220,9 @@ class Verifier:
 
         An unknown user, and one that may not log on, takes as long as the most expensive hash of the file.
         """
-        argon2 = _argon2()
         user = self.users.by_name.get(name or "")
         text = None if password is None else normal(password)
+        compared = self._dummy
         if name is None or password is None:
             reason = "no user" if name is None else "no password"
         elif user is None:
@@ -245,32 +232,23 @@ class Verifier:
         elif user.password is None:
             reason = "the user has no password"
         else:
-            reason = "wrong password"
+            reason, compared = "wrong password", user.password
         if password is not None and len(password.encode("utf-8", "surrogatepass")) > PASSWORD_SIZE_MAX:
             # Before hashing: a long text would be hashed for longer.
             return "the password is too long"
-        compared = self._dummy if reason != "wrong password" or user is None else user.password
-        try:
-            argon2.PasswordHasher().verify(compared, text or "")
-        except argon2.exceptions.VerificationError:
+        if not check_password(compared, (text or "").encode()):
             return reason
         return None if reason == "wrong password" and text is not None else reason
 
     @cached_property
     def _dummy(self) -> str:
         """A hash of no password, as expensive as the most expensive one."""
-        argon2 = _argon2()
         costs = [
-            argon2.extract_parameters(user.password)
-            for user in self.users.by_name.values()
-            if user.password is not None
+            password_cost(user.password) for user in self.users.by_name.values() if user.password is not None
         ]
-        dearest = max(costs, key=lambda each: each.memory_cost * each.time_cost, default=None)
-        memory, passes, lanes = (_MEMORY, _PASSES, _LANES)
-        if dearest is not None:
-            memory, passes, lanes = dearest.memory_cost, dearest.time_cost, dearest.parallelism
-        hasher = argon2.PasswordHasher(time_cost=passes, memory_cost=memory, parallelism=lanes)
-        return str(hasher.hash(os.urandom(32)))
+        default = (_MEMORY, _PASSES, _LANES)
+        memory, passes, lanes = max(costs, key=lambda cost: cost[0] * cost[1], default=default)
+        return hash_password(os.urandom(32), memory, passes, lanes)
 
 
 class Passwords(Checker):
