@@ -144,8 +144,16 @@ def test_the_command_line_compares_the_messages_of_two_servers(
         with pytest.raises(TimeoutError):
             publisher.flush(0.1)
         shown = command_line.quire("replication", "verify", "--json", *servers)
-        bookmark = _all(a.url)[-1][0]
-        assert json.loads(shown.stdout) == {"bookmark": bookmark, "difference": "missing", "server": b.url}
+        publisher_id, sequence, _ = _all(a.url)[-1][0].split("|")
+        assert json.loads(shown.stdout) == {
+            "publisher": int(publisher_id),
+            "first": int(sequence),
+            "last": int(sequence),
+            "messages": 1,
+            "difference": "missing",
+            "instance": "b",
+            "server": b.url,
+        }
         assert shown.returncode == 1, shown.stderr
         shown = command_line.quire("replication", "verify", "--url", a.url)
         assert (shown.stderr, shown.returncode) == ("quire: --url: two servers or more are required\n", 2)

@@ -667,8 +667,12 @@ class LogComparison:
     def answer(self, is_first: bool, answer: bytes) -> None:
         """Takes the answer of a server. Raises `ValueError` when it does not fit the question."""
 
-    def differences(self) -> list[tuple[str, int | None, int | None]]:
-        """Bookmarks, and the run that each server has of the message; `None`: it has no such message."""
+    def ranges(self) -> list[tuple[int, int, int, bool | None]]:
+        """The messages that differ: publisher, first and last sequence, and the server that lacks them.
+
+        `True`: the first server lacks them. `False`: the second one. `None`: both have messages with
+        these bookmarks, of other runs.
+        """
 
     def publishers(self) -> list[int]: ...
     def is_complete(self) -> bool: ...

@@ -197,6 +197,22 @@ fn a_comparison_ends_at_the_limit_of_differences() {
 }
 
 #[test]
+fn messages_that_follow_each_other_are_one_range() {
+    let left_out: Vec<_> = (5..=1100).chain([1102]).map(|sequence| (1, sequence)).collect();
+    let mut comparison = Comparison::new(usize::MAX);
+    compare(&mut comparison, &filled(1_200, &[(0, 7)]), &filled(1_200, &left_out));
+    let mut expected = Vec::new();
+    for (publisher, first, last, missing) in
+        [(0, 7, 7, Side::Here), (1, 5, 1100, Side::There), (1, 1102, 1102, Side::There)]
+    {
+        expected.push(DifferentRange { publisher: id(publisher), first, last, missing: Some(missing) });
+    }
+    let mut ranges = comparison.ranges();
+    ranges.sort_by_key(|range| (range.missing == Some(Side::There), range.first));
+    assert_eq!(ranges, expected);
+}
+
+#[test]
 fn messages_that_one_log_has_removed_are_no_difference() {
     let whole = filled(15_000, &[]);
     let (removed, other) = (filled(15_000, &[]), filled(15_000, &[(2, 14_000)]));

@@ -4,14 +4,15 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use quire_broker::summary::{Answer, BadAnswer, Comparison, Difference, Side};
+use quire_broker::summary::{Answer, BadAnswer, Comparison, DifferentRange, Side};
 
 /// See `quire_link::summary::Comparison`.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct LogComparison(Mutex<Comparison>);
 
-/// A message that differs: its bookmark, and the run that each log has of it.
-type DifferenceFields = (String, Option<u64>, Option<u64>);
+/// Messages that differ: publisher, first and last sequence, and whether the first server lacks
+/// them, or the second one. `None`: they are of another run there.
+type RangeFields = (u64, u64, u64, Option<bool>);
 
 #[pymethods]
 impl LogComparison {
@@ -36,13 +37,12 @@ impl LogComparison {
     }
 
     /// The messages that differ, as far as the comparison has come.
-    fn differences(&self) -> Vec<DifferenceFields> {
-        let comparison = self.0.lock();
-        let fields = |difference: &Difference| {
-            let Difference { bookmark, here, there } = *difference;
-            (bookmark.to_string(), here, there)
+    fn ranges(&self) -> Vec<RangeFields> {
+        let fields = |range: DifferentRange| {
+            let DifferentRange { publisher, first, last, missing } = range;
+            (publisher.get(), first, last, missing.map(|side| side == Side::Here))
         };
-        comparison.differences().iter().map(fields).collect()
+        self.0.lock().ranges().into_iter().map(fields).collect()
     }
 
     /// The ids of the publishers of which the two servers do not have the same sums.

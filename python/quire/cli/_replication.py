@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
@@ -168,7 +170,9 @@ def resume(destination: str, *, url: Url = None) -> int:
 def verify(
     *,
     url: Urls,
-    limit: Annotated[int, Parameter(help="Differences that are listed, for each pair of servers.")] = 1000,
+    limit: Annotated[
+        int, Parameter(help="Messages that differ after which the comparison of two servers ends.")
+    ] = 100_000,
     json: Json = False,
 ) -> int:
     """Compare the messages of servers, and list the ones that differ. Exits with 1 when some do.
@@ -180,55 +184,82 @@ def verify(
 
     For example:
       quire replication verify --url quire://east-1:9007 --url quire://east-2:9007
-      quire replication verify --url quire://east-1:9007 --url quire://east-2:9007 --json | jq .bookmark
+      quire replication verify --url quire://east-1:9007 --url quire://east-2:9007 --json | jq .first
     """
     if len(url) < 2:
         raise quire.ConfigError("two servers or more are required", key="--url")
     if limit < 1:
         raise quire.ConfigError("must be 1 or more", key="--limit")
-    first, *others = url
-    with connect(first) as one:
-        return max([_verify_pair(first, one, other, limit, json) for other in others])
+    with contextlib.ExitStack() as connections:
+        # Before the first comparison, so that one server that is away costs no time.
+        first, *others = [_Compared(each, connections.enter_context(connect(each))) for each in url]
+        return max([_verify_pair(first, other, limit, json) for other in others])
 
 
-def _verify_pair(first: str, one: quire.Client, second: str, limit: int, json: bool) -> int:
+class _Compared:
+    """A server whose messages are compared."""
+
+    def __init__(self, url: str, client: quire.Client) -> None:
+        self.url, self._client = url, client
+        with self._without_the_question():
+            self.name: str = client.server_info().name
+
+    def answer(self, question: bytes) -> bytes:
+        """The answer to a question about the messages."""
+        with self._without_the_question():
+            return self._client._messages_of(question)
+
+    @contextlib.contextmanager
+    def _without_the_question(self) -> Iterator[None]:
+        """A server that does not know a question ends the connection."""
+        try:
+            yield
+        except quire.ProtocolError as error:
+            raise quire.QuireError(
+                f"{self.url}: the server is older than this command and cannot compare messages; update it to "
+                f"quire {quire.__version__} ({error.reason})"
+            ) from None
+
+
+def _verify_pair(one: _Compared, two: _Compared, limit: int, json: bool) -> int:
     """Compares two servers, and prints what differs. Returns 1 when something does."""
     comparison = _quire.LogComparison(limit)
-    with connect(second) as two:
-        while (question := comparison.question()) is not None:
-            for client, url in ((one, first), (two, second)):
-                try:
-                    comparison.answer(client is one, client._messages_of(question))
-                except ValueError as error:
-                    raise quire.QuireError(f"{url}: {error}") from None
-    differences = comparison.differences()[:limit]
-    rows = [(bookmark, *_difference(first, second, here, there)) for bookmark, here, there in differences]
+    while (question := comparison.question()) is not None:
+        for is_first, server in ((True, one), (False, two)):
+            try:
+                comparison.answer(is_first, server.answer(question))
+            except ValueError as error:
+                raise quire.QuireError(f"{server.url}: {error}") from None
+    rows = [
+        {
+            "publisher": publisher,
+            "first": first,
+            "last": last,
+            "messages": last - first + 1,
+            "difference": "another run" if missing_at is None else "missing",
+            "instance": (one if missing_at else two).name,
+            "server": (one if missing_at else two).url,
+        }
+        for publisher, first, last, missing_at in comparison.ranges()
+    ]
     if json:
-        for bookmark, what, where in rows:
-            print_json(bookmark=bookmark, difference=what, server=where)
+        for row in rows:
+            print_json(**row)
     elif rows:
-        print_table(["bookmark", "difference", "server"], [list(row) for row in rows])
-    if not comparison.is_complete() or len(comparison.differences()) > limit:
-        note(f"{first} and {second}: more than {limit} messages differ; --limit lists more")
-    named = {bookmark.partition("|")[0] for bookmark, _, _ in comparison.differences()}
-    if unnamed := [publisher for publisher in comparison.publishers() if str(publisher) not in named]:
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
+    pair = f"{one.url} and {two.url}"
+    if not comparison.is_complete():
+        note(f"{pair}: more than {limit:,} messages differ; --limit lists more")
+    named = {row["publisher"] for row in rows}
+    if unnamed := [publisher for publisher in comparison.publishers() if publisher not in named]:
         note(
-            f"{first} and {second}: {counted(len(unnamed), 'publisher')} had other messages in journal files that "
+            f"{pair}: {counted(len(unnamed), 'publisher')} had other messages in journal files that "
             f"were removed or are of an older version, such as publisher {unnamed[0]}"
         )
-    if not rows and not unnamed and comparison.is_complete():
-        say(f"{first} and {second}: no message differs")
-        return 0
-    return 1
-
-
-def _difference(first: str, second: str, here: int | None, there: int | None) -> tuple[str, str]:
-    """Returns the kind of the difference, and the server that it is about."""
-    if here is None:
-        return "missing", first
-    if there is None:
-        return "missing", second
-    return "another run", second
+    if rows or unnamed or not comparison.is_complete():
+        return 1
+    (note if json else say)(f"{pair}: no message differs")
+    return 0
 
 
 def _act(destination: str, url: str | None, action: LinkAction) -> dict[str, Any]:

@@ -98,6 +98,30 @@ pub struct Difference {
     pub there: Option<u64>,
 }
 
+/// Messages of a publisher that follow each other, and that differ in the same way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DifferentRange {
+    /// The publisher.
+    pub publisher: PublisherId,
+    /// The first sequence.
+    pub first: u64,
+    /// The last sequence.
+    pub last: u64,
+    /// The side that lacks them. `None`: the two have messages of different runs.
+    pub missing: Option<Side>,
+}
+
+impl Difference {
+    /// The side that lacks the message.
+    fn missing(&self) -> Option<Side> {
+        match (self.here, self.there) {
+            (None, _) => Some(Side::Here),
+            (_, None) => Some(Side::There),
+            _ => None,
+        }
+    }
+}
+
 /// An answer that is not one to the question. The other side is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an answer about publishers and messages does not fit its question")]
@@ -314,6 +338,23 @@ impl Comparison {
     /// The messages that differ, as far as the comparison has come, ascending within a publisher.
     pub fn differences(&self) -> &[Difference] {
         &self.differences
+    }
+
+    /// The messages that differ, as ranges of sequences.
+    pub fn ranges(&self) -> Vec<DifferentRange> {
+        let mut ranges: Vec<DifferentRange> = Vec::new();
+        for difference in &self.differences {
+            let Bookmark { publisher, sequence } = difference.bookmark;
+            let missing = difference.missing();
+            let continues = |last: &&mut DifferentRange| {
+                (last.publisher, last.missing, last.last.wrapping_add(1)) == (publisher, missing, sequence)
+            };
+            match ranges.last_mut().filter(continues) {
+                Some(last) => last.last = sequence,
+                None => ranges.push(DifferentRange { publisher, first: sequence, last: sequence, missing }),
+            }
+        }
+        ranges
     }
 
     /// Whether everything was compared. False when the comparison ended at the limit of
