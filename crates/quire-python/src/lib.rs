@@ -28,6 +28,7 @@ mod rows;
 mod spark;
 mod store;
 mod subscription;
+mod translate;
 
 use pyo3::prelude::*;
 
@@ -90,6 +91,7 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(arrow_rows::check_topic, module)?)?;
     module.add_function(wrap_pyfunction!(message::copy_message, module)?)?;
     module.add_function(wrap_pyfunction!(message::test_message, module)?)?;
+    module.add_function(wrap_pyfunction!(translate::translate, module)?)?;
     module.add_function(wrap_pyfunction!(options::check_options, module)?)?;
     module.add_function(wrap_pyfunction!(options::check_subscription, module)?)?;
     module.add_function(wrap_pyfunction!(passwords::check_password, module)?)?;

@@ -47,7 +47,9 @@ pub use self::selection::Selection;
 pub(crate) use self::value::boolean_text;
 pub use self::value::{Number, Truth, Value, compare};
 pub use self::variant::{VARIANT_DEPTH_MAX, VARIANT_SIZE_MAX, VariantEncoder};
-pub use self::write::{AssignError, CONSTRUCTED_SIZE_MAX, MergeError, Side, difference, merge};
+pub use self::write::{
+    AssignError, CONSTRUCTED_SIZE_MAX, MergeError, Side, TranslateError, difference, merge, translate,
+};
 pub(crate) use self::write::{Fields, assign, expected_path};
 
 /// The deepest nesting of objects and arrays in a message. Real messages stay below ten. Readers

@@ -227,6 +227,36 @@ impl<'a> Text<'a> {
     }
 }
 
+/// The name and the bytes of the root element of a document.
+pub(super) fn root(data: &[u8]) -> Result<(&str, &[u8]), Malformed> {
+    let mut markup = Markup::document(data)?;
+    let (mut depth, mut root) = (0, None);
+    loop {
+        let (start, piece) = markup.next()?;
+        let ends = match piece {
+            Piece::Start(tag) => {
+                root.get_or_insert((tag.name(), start));
+                depth += 1;
+                false
+            }
+            Piece::Empty(tag) => {
+                root.get_or_insert((tag.name(), start));
+                depth == 0
+            }
+            Piece::End => {
+                depth -= 1;
+                depth == 0
+            }
+            Piece::Text(_) | Piece::Character(_) => false,
+            // A document has a root element.
+            Piece::Eof => return Ok(("", &[])),
+        };
+        if let Some((name, start)) = root.filter(|_| ends) {
+            return Ok((name, &markup.raw().as_bytes()[start..markup.position()]));
+        }
+    }
+}
+
 /// The attributes and elements of an element that was checked before.
 pub(super) fn all_members<'a>(
     raw: &'a [u8],

@@ -30,7 +30,7 @@ use super::{ARENA_SIZE_MAX, Malformed, MessageType, Step};
 use crate::unreadable::contained;
 use tree::{Kind, Node, Tree};
 
-pub use construct::{AssignError, CONSTRUCTED_SIZE_MAX};
+pub use construct::{AssignError, CONSTRUCTED_SIZE_MAX, TranslateError, translate};
 pub(crate) use construct::{Fields, assign, expected_path};
 
 /// The largest message that is merged or compared, in bytes. The sum of two of them fits the sizes

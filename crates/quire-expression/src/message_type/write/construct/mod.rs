@@ -9,7 +9,10 @@ mod bson;
 mod json;
 mod msgpack;
 mod pairs;
+mod translate;
 mod xml;
+
+pub use translate::{TranslateError, translate};
 
 use super::merge::merge_trees;
 use super::tree::Kind;
@@ -111,15 +114,7 @@ pub(crate) fn assign(
     out: &mut Vec<u8>,
 ) -> Result<(), AssignError> {
     let mut delta = Vec::new();
-    match message_type {
-        MessageType::Json => json::write_object(fields, values, &mut delta),
-        MessageType::Msgpack => msgpack::write_map(fields, values, &mut delta),
-        MessageType::Bson => bson::write_document(fields, values, &mut delta),
-        MessageType::Xml => xml::write_fields(fields, values, &mut delta),
-        MessageType::Fix | MessageType::Nvfix => pairs::write_pairs(fields, values, &mut delta),
-        // Such a list cannot be parsed.
-        MessageType::Binary => Ok(()),
-    }?;
+    write(message_type, fields, values, &mut delta)?;
     match message_type {
         MessageType::Json => merge_delta::<super::json::Json>(message, &delta, paths, out),
         MessageType::Msgpack => merge_delta::<super::msgpack::Msgpack>(message, &delta, paths, out),
@@ -131,6 +126,24 @@ pub(crate) fn assign(
             out.extend_from_slice(message);
             Ok(())
         }
+    }
+}
+
+/// Writes a message of these fields.
+fn write(
+    message_type: MessageType,
+    fields: &Fields,
+    values: &[Value<'_>],
+    out: &mut Vec<u8>,
+) -> Result<(), AssignError> {
+    match message_type {
+        MessageType::Json => json::write_object(fields, values, out),
+        MessageType::Msgpack => msgpack::write_map(fields, values, out),
+        MessageType::Bson => bson::write_document(fields, values, out),
+        MessageType::Xml => xml::write_fields(fields, values, out),
+        MessageType::Fix | MessageType::Nvfix => pairs::write_pairs(fields, values, out),
+        // No list of fields is accepted for this type.
+        MessageType::Binary => Ok(()),
     }
 }
 
