@@ -29,6 +29,8 @@ const HOLE: u32 = u32::MAX;
 const HOLES_PART: usize = 8;
 /// The number of pages with holes that are tried before a new page is made.
 const TRIES: usize = 4;
+/// The number of pages with holes among which the emptiest one is looked for.
+const SQUEEZE_TRIES: usize = 256;
 /// A row may have one part in this many of a page. Larger rows are separate.
 const ROW_PART: usize = 4;
 
@@ -274,6 +276,37 @@ impl Pages {
         }
     }
 
+    /// Moves the rows of at most `count_max` pages with many holes into the holes of others. Then
+    /// these pages need no memory. Calls `moved` for rows that get another place.
+    pub fn squeeze(&mut self, count_max: usize, moved: &mut impl FnMut(u32, RowPlace)) {
+        let mut rows: Vec<(u32, Vec<u8>)> = Vec::new();
+        for _ in 0..count_max {
+            let room = |number: &u32| self.page_size - self.pages[*number as usize].live as usize;
+            let candidates = || self.sparse.iter().rev().take(SQUEEZE_TRIES);
+            let Some(emptiest) = candidates().copied().max_by_key(room) else { return };
+            let rooms: usize = candidates().chain(&self.current).map(room).sum();
+            if rooms - room(&emptiest) < self.pages[emptiest as usize].live as usize {
+                return;
+            }
+            self.leave_sparse(emptiest);
+            let bytes = std::mem::replace(&mut self.pages[emptiest as usize].bytes, Array::new(&self.memory));
+            self.pages[emptiest as usize].live = 0;
+            let mut at = 0;
+            while at < bytes.len() {
+                let (slot, size) = head_at(&bytes, at);
+                if slot != HOLE {
+                    rows.push((slot, bytes[at + ENTRY_HEAD..at + size].to_vec()));
+                }
+                at += size;
+            }
+            self.unused.push(emptiest);
+            for (slot, row) in rows.drain(..) {
+                let place = self.insert(slot, &[&row], moved);
+                moved(slot, place);
+            }
+        }
+    }
+
     /// Moves the rows of a page to its front.
     fn compact(&mut self, number: u32, moved: &mut impl FnMut(u32, RowPlace)) {
         let bytes = &mut self.pages[number as usize].bytes;
@@ -382,6 +415,38 @@ mod tests {
         let steps: Vec<_> = (0..6_000).map(|step| ((step % 251) as u8, size(step))).collect();
         let (rows, memory) = run(&steps);
         assert!(memory < rows * 5 / 4 + 2 * PAGE_SIZE, "{memory} bytes for {rows}");
+    }
+
+    #[test]
+    fn squeezed_pages_have_few_holes_and_the_same_rows() {
+        let mut pages = Pages::new(&Memory::heap());
+        let mut rows: BTreeMap<u32, (RowPlace, Vec<u8>)> = BTreeMap::new();
+        for slot in 0..4_000 {
+            let row = vec![slot as u8; 100 + slot as usize % 900];
+            rows.insert(slot, (pages.insert(slot, &[&row], &mut |_, _| unreachable!()), row));
+        }
+        rows.retain(|slot, (place, _)| {
+            let is_kept = slot % 5 == 0;
+            if !is_kept {
+                pages.remove(*place);
+            }
+            is_kept
+        });
+        let before = pages.memory_size();
+        loop {
+            let size = pages.memory_size();
+            pages.squeeze(7, &mut |slot, place| rows.get_mut(&slot).unwrap().0 = place);
+            assert!(pages.memory_size() <= size);
+            for (place, row) in rows.values() {
+                assert!(pages.get(*place).starts_with(row));
+            }
+            if pages.memory_size() == size {
+                break;
+            }
+        }
+        let live: usize = rows.values().map(|(_, row)| row.len()).sum();
+        assert!(pages.memory_size() < live * 5 / 4 + 2 * PAGE_SIZE, "{} for {live}", pages.memory_size());
+        assert!(pages.memory_size() < before / 3);
     }
 
     #[test]

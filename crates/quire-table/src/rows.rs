@@ -316,6 +316,15 @@ impl Rows {
         self.len -= 1;
     }
 
+    /// Moves rows of at most `page_count_max` pages with many holes together. Returns the bytes of
+    /// memory that this frees.
+    pub fn squeeze(&mut self, page_count_max: usize) -> usize {
+        let before = self.pages.memory_size();
+        let blocks = &mut self.blocks;
+        self.pages.squeeze(page_count_max, &mut |slot, place| set_place(blocks, slot, place));
+        before.saturating_sub(self.pages.memory_size())
+    }
+
     /// Sets the epoch of every slot to the result of `number_of` for its epoch.
     pub fn renumber_epochs(&mut self, number_of: impl Fn(u32) -> u32) {
         for slot in self.blocks.iter_mut().flat_map(|block| block.iter_mut()) {
@@ -367,10 +376,8 @@ impl Rows {
         self.size += size;
         if size <= self.pages.row_size_max() {
             let blocks = &mut self.blocks;
-            return Location::Page(self.pages.insert(slot, parts, &mut |slot, place| {
-                let moved = slot_mut(blocks, slot);
-                *moved = Slot::new(Location::Page(place), whole(moved.epoch));
-            }));
+            let moved = &mut |slot, place| set_place(blocks, slot, place);
+            return Location::Page(self.pages.insert(slot, parts, moved));
         }
         let mut bytes = Array::with_capacity(size, &self.memory);
         parts.iter().for_each(|part| bytes.extend_from_slice(part));
@@ -423,6 +430,12 @@ impl Rows {
 
 fn slot_mut(blocks: &mut [Array<Slot>], slot: u32) -> &mut Slot {
     &mut blocks[slot as usize / BLOCK_SLOTS][slot as usize % BLOCK_SLOTS]
+}
+
+/// The row of a slot has moved.
+fn set_place(blocks: &mut [Array<Slot>], slot: u32, place: RowPlace) {
+    let moved = slot_mut(blocks, slot);
+    *moved = Slot::new(Location::Page(place), whole(moved.epoch));
 }
 
 fn size_of_parts(parts: &[&[u8]]) -> usize {

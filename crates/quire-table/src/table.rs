@@ -178,6 +178,12 @@ impl Table {
         })
     }
 
+    /// Moves the rows of at most `page_count_max` pages with many holes together. Returns the bytes
+    /// of memory that this frees; 0: there are none to free.
+    pub fn compact(&mut self, page_count_max: usize) -> usize {
+        self.rows.squeeze(page_count_max)
+    }
+
     /// The number of rows.
     pub fn len(&self) -> usize {
         self.rows.len()
