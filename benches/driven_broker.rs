@@ -93,6 +93,7 @@ impl Bench {
             delay: quire_types::Delay::None,
             key: b"",
             is_delta: false,
+            is_update: false,
             is_numbered: false,
             data,
         };

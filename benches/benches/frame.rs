@@ -23,6 +23,7 @@ fn frames(data_size: usize) -> (Vec<u8>, u64) {
             delay: quire_types::Delay::None,
             key: b"",
             is_delta: false,
+            is_update: false,
             is_numbered: false,
             data: &data,
         };

@@ -53,6 +53,7 @@ impl Driver {
                 delay: quire_types::Delay::None,
                 key: b"",
                 is_delta: false,
+                is_update: false,
                 is_numbered: false,
                 data: b"x",
             };

@@ -91,6 +91,7 @@ impl Server {
                 delay: quire_types::Delay::None,
                 key: b"",
                 is_delta: false,
+                is_update: false,
                 is_numbered: false,
                 data: b"{}",
             }));

@@ -36,11 +36,13 @@ pub struct NewMessage<'a> {
     pub key: &'a str,
     /// Its fields are merged into the record with the same key.
     pub is_delta: bool,
+    /// It is only taken when its last-value topic has a record with its key.
+    pub is_update: bool,
 }
 
 impl<'a> NewMessage<'a> {
     /// A message with the next sequence. It has no lifetime, delay, correlation id, headers or key,
-    /// and it is not a delta.
+    /// is not a delta, and does not depend on a record.
     pub const fn new(topic: &'a str, data: &'a [u8]) -> Self {
         NewMessage {
             topic,
@@ -52,6 +54,7 @@ impl<'a> NewMessage<'a> {
             headers: Headers::NONE,
             key: "",
             is_delta: false,
+            is_update: false,
         }
     }
 }
@@ -223,6 +226,7 @@ fn publish_of<'a>(message: &NewMessage<'a>, sequence: u64) -> Publish<'a> {
         headers: message.headers,
         key: message.key.as_bytes(),
         is_delta: message.is_delta,
+        is_update: message.is_update,
         is_numbered: matches!(message.sequence, Sequence::Given(_)),
         data: message.data,
     }

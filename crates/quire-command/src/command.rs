@@ -235,6 +235,8 @@ pub struct Publish<'a> {
     pub key: &'a [u8],
     /// Its fields are merged into the record with the same key.
     pub is_delta: bool,
+    /// It is only taken when its last-value topic has a record with its key.
+    pub is_update: bool,
     /// The program gave the sequence. It names the message, whichever run publishes it.
     pub is_numbered: bool,
     /// The message.
@@ -242,10 +244,10 @@ pub struct Publish<'a> {
 }
 
 impl Publish<'_> {
-    /// Whether it is a whole message without a key and without a delay.
+    /// Whether it is a whole message without a key and a delay, which does not depend on a record.
     #[inline]
     pub fn is_plain(&self) -> bool {
-        self.key.is_empty() && self.delay.is_none() && !self.is_delta
+        self.key.is_empty() && self.delay.is_none() && !self.is_delta && !self.is_update
     }
 }
 

@@ -197,7 +197,7 @@ impl Refusal {
             .into(),
             Refusal::DelayTooLong => "the delay of the message ends more than 10 years from now".into(),
             Refusal::NotLastValue(topic) => {
-                format!("the message has a key, and the topic {topic:?} keeps no last values").into()
+                format!("the message has a key or updates a record, and the topic {topic:?} keeps no last values").into()
             }
         }
     }

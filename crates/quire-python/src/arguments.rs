@@ -126,7 +126,7 @@ pub fn sequence_of(sequence: Option<u64>) -> Sequence {
 }
 
 /// One message of `publish_many`: topic, data, sequence, expiration in seconds, correlation id,
-/// headers, delay, key, whether it is a delta.
+/// headers, delay, key, whether it is a delta, whether it only updates a record.
 #[derive(FromPyObject)]
 pub struct MessageArgument(
     String,
@@ -138,6 +138,7 @@ pub struct MessageArgument(
     Option<DelayArgument>,
     Option<String>,
     bool,
+    bool,
 );
 
 impl MessageArgument {
@@ -146,8 +147,18 @@ impl MessageArgument {
     }
 
     pub fn message<'a>(&'a self, headers: &'a HeadersBuffer) -> NewMessage<'a> {
-        let MessageArgument(topic, data, sequence, expiration_s, correlation_id, _, delay, key, is_delta) =
-            self;
+        let MessageArgument(
+            topic,
+            data,
+            sequence,
+            expiration_s,
+            correlation_id,
+            _,
+            delay,
+            key,
+            is_delta,
+            is_update,
+        ) = self;
         NewMessage {
             topic,
             data,
@@ -158,6 +169,7 @@ impl MessageArgument {
             headers: headers.as_headers(),
             key: key.as_deref().unwrap_or_default(),
             is_delta: *is_delta,
+            is_update: *is_update,
         }
     }
 }

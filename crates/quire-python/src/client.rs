@@ -140,7 +140,8 @@ impl Client {
     /// Takes a message and returns its sequence. `sequence`: 0 = the next one, `None` = without
     /// one. Raises `BlockingIOError` when the store is full: wait with `wait_room`.
     #[pyo3(signature = (
-        topic, data, sequence=0, expiration_s=None, correlation_id=None, headers=None, delay=None, sow_key=None, is_delta=false
+        topic, data, sequence=0, expiration_s=None, correlation_id=None, headers=None, delay=None, sow_key=None, is_delta=false,
+        is_update=false
     ))]
     #[allow(clippy::too_many_arguments)] // the parts of a message
     fn publish(
@@ -155,6 +156,7 @@ impl Client {
         delay: Option<DelayArgument>,
         sow_key: Option<&str>,
         is_delta: bool,
+        is_update: bool,
     ) -> PyResult<Option<u64>> {
         self.handle.check_fork(py)?;
         let sequence = sequence_of(sequence);
@@ -163,8 +165,18 @@ impl Client {
         let headers = headers.as_headers();
         let delay = delay.map(delay_of);
         let key = sow_key.unwrap_or_default();
-        let message =
-            NewMessage { topic, data, sequence, expiration_s, delay, correlation_id, headers, key, is_delta };
+        let message = NewMessage {
+            topic,
+            data,
+            sequence,
+            expiration_s,
+            delay,
+            correlation_id,
+            headers,
+            key,
+            is_delta,
+            is_update,
+        };
         self.handle.client().publish(&message).map_err(|error| errors::refused(py, &error))
     }
 

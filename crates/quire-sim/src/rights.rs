@@ -937,6 +937,7 @@ fn publish<'a>(sequence: u64, topic: &'a str, data: &'a str) -> Publish<'a> {
         delay: Delay::None,
         key: b"",
         is_delta: false,
+        is_update: false,
         is_numbered: false,
         data: data.as_bytes(),
     }

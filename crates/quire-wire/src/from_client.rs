@@ -44,6 +44,9 @@ const FLAG_NOT_BEFORE: u8 = 8;
 const FLAG_KEY: u8 = 16;
 const FLAG_DELTA: u8 = 32;
 const FLAG_NUMBERED: u8 = 64;
+const FLAG_UPDATE: u8 = 128;
+/// The flags that say everything, without a field in the head.
+const PLAIN_FLAGS: u8 = FLAG_EXPIRATION | FLAG_DELTA | FLAG_NUMBERED | FLAG_UPDATE;
 
 /// Where the flags of a publish frame are, and its delay if it has one; in bytes from the beginning
 /// of the frame.
@@ -213,7 +216,8 @@ fn put_publish_head(out: &mut Vec<u8>, head: &Publish<'_>) {
     let key = if head.key.is_empty() { 0 } else { FLAG_KEY };
     let delta = if head.is_delta { FLAG_DELTA } else { 0 };
     let numbered = if head.is_numbered { FLAG_NUMBERED } else { 0 };
-    out.push(expires | headers | delay | key | delta | numbered);
+    let update = if head.is_update { FLAG_UPDATE } else { 0 };
+    out.push(expires | headers | delay | key | delta | numbered | update);
     out.push(head.correlation_id.len() as u8);
     out.extend_from_slice(&(head.topic.len() as u16).to_le_bytes());
     out.extend_from_slice(&head.expiration_s.unwrap_or(0).to_le_bytes());
@@ -264,7 +268,7 @@ fn take_publish_head<'a>(frame: &'static str, body: &'a [u8]) -> Result<(Publish
     let topic_size = body.u16("head")?;
     let expiration_s = body.u32("head")?;
     let sequence = body.u64("head")?;
-    let Additions { delay, headers, key } = match flags & !(FLAG_EXPIRATION | FLAG_DELTA | FLAG_NUMBERED) {
+    let Additions { delay, headers, key } = match flags & !PLAIN_FLAGS {
         0 => Additions::NONE,
         flags => take_additions(&mut body, flags)?,
     };
@@ -273,6 +277,7 @@ fn take_publish_head<'a>(frame: &'static str, body: &'a [u8]) -> Result<(Publish
     let expiration_s = (flags & FLAG_EXPIRATION != 0).then_some(expiration_s);
     let is_delta = flags & FLAG_DELTA != 0;
     let is_numbered = flags & FLAG_NUMBERED != 0;
+    let is_update = flags & FLAG_UPDATE != 0;
     let publish = Publish {
         sequence,
         expiration_s,
@@ -282,6 +287,7 @@ fn take_publish_head<'a>(frame: &'static str, body: &'a [u8]) -> Result<(Publish
         headers,
         key,
         is_delta,
+        is_update,
         is_numbered,
         data: &[],
     };

@@ -17,6 +17,7 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
         headers: Headers::NONE,
         key: b"",
         is_delta: false,
+        is_update: false,
         is_numbered: false,
         delay: Delay::None,
         sequence: 0x0102_0304_0506_0708,

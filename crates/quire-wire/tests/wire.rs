@@ -71,11 +71,11 @@ proptest! {
     #[test]
     fn a_publish_survives_the_wire(
         sequence: u64, expiration_s: Option<u32>, topic in text(1024), correlation in vec(any::<u8>(), 0..256), data in vec(any::<u8>(), 0..4096),
-        headers in headers(), delay in delay(), key in vec(any::<u8>(), 0..256), is_delta: bool, is_numbered: bool,
+        headers in headers(), delay in delay(), key in vec(any::<u8>(), 0..256), is_delta: bool, is_update: bool, is_numbered: bool,
     ) {
         client_round_trip(&Command::Publish(Publish {
             sequence, expiration_s, delay, topic: topic.as_bytes(), correlation_id: &correlation, headers: headers.as_headers(), key: &key,
-            is_delta, is_numbered, data: &data,
+            is_delta, is_update, is_numbered, data: &data,
         }));
     }
 
@@ -86,7 +86,7 @@ proptest! {
         let (relative, absolute) = (Delay::For { ns }, Delay::Until(Timestamp(end)));
         let publish = Publish {
             sequence: 7, expiration_s: Some(9), delay: relative, topic: topic.as_bytes(), correlation_id: b"c", headers: headers.as_headers(),
-            key: b"k", is_delta: true, is_numbered: true, data: &data,
+            key: b"k", is_delta: true, is_update: true, is_numbered: true, data: &data,
         };
         let encoded = |delay| {
             let mut bytes = Vec::new();
@@ -103,11 +103,11 @@ proptest! {
     #[test]
     fn a_batch_survives_the_wire_with_its_numbering(
         first in 0u64..1 << 60, datas in vec(vec(any::<u8>(), 0..64), 1..40), headers in headers(), delay in delay(),
-        key in vec(any::<u8>(), 0..256), is_delta: bool, is_numbered: bool,
+        key in vec(any::<u8>(), 0..256), is_delta: bool, is_update: bool, is_numbered: bool,
     ) {
         let headers = headers.as_headers();
         let head =
-            Publish { sequence: first, expiration_s: None, delay, topic: b"orders", correlation_id: b"", headers, key: &key, is_delta, is_numbered, data: b"" };
+            Publish { sequence: first, expiration_s: None, delay, topic: b"orders", correlation_id: b"", headers, key: &key, is_delta, is_update, is_numbered, data: b"" };
         let mut bytes = Vec::new();
         put_publish_batch(&mut bytes, &head, |out| datas.iter().for_each(|data| put_batch_item(out, data)));
         let Command::PublishBatch(batch) = Command::decode(one_frame(&bytes)).unwrap() else { panic!("another frame") };
@@ -289,7 +289,7 @@ proptest! {
     #[test]
     fn any_byte_of_a_frame_may_change_and_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..34) {
         let logon = Logon { version: 1, client_name: "loader", user: Some("u"), ..Logon::default() };
-        let publish = Publish { sequence: 7, expiration_s: Some(1), delay: Delay::For { ns: 7 }, topic: b"orders", correlation_id: b"c", headers: trace(), key: b"k", is_delta: true, is_numbered: true, data: b"{}" };
+        let publish = Publish { sequence: 7, expiration_s: Some(1), delay: Delay::For { ns: 7 }, topic: b"orders", correlation_id: b"c", headers: trace(), key: b"k", is_delta: true, is_update: true, is_numbered: true, data: b"{}" };
         let keys = Keys::from_bytes(b"\x01a\x02bc");
         let texts = Texts::from_bytes(b"\x01\0\0\0a\x02\0\0\0bc");
         let subscribe = Subscribe { command: 1, topic: "orders", filter: Some("/a = 1"), ..Subscribe::default() };

@@ -23,7 +23,7 @@ from quire._message import Encoder, to_bytes
 from quire._units import Duration
 
 #: Topic, data, sequence (0: the next one, `None`: without one), expiration in seconds, correlation
-#: id, headers, delay, key, whether it is a delta.
+#: id, headers, delay, key, whether it is a delta, whether it only updates a record.
 CoreMessage = tuple[
     str,
     bytes,
@@ -33,6 +33,7 @@ CoreMessage = tuple[
     Mapping[str, str | bytes] | None,
     CoreDelay | None,
     str | None,
+    bool,
     bool,
 ]
 
@@ -85,6 +86,7 @@ def message_to_core(
     encoder: Encoder | None,
     *,
     is_delta: bool = False,
+    is_update: bool = False,
 ) -> CoreMessage:
     """The arguments of a publish in the form that the core takes.
 
@@ -108,6 +110,7 @@ def message_to_core(
         delay_to_core(delay, deliver_at, lifetime) if is_later else None,
         sow_key,
         is_delta,
+        is_update,
     )
 
 

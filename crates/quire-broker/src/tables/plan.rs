@@ -6,6 +6,8 @@ use quire_command::subscribe::{Selected, check_query};
 use quire_command::{Acks, Code, Query, SowDelete};
 use quire_expression::filter::{Filter, Projection};
 use quire_expression::select::Select;
+use quire_expression::topic::TopicSelector;
+use quire_journal::Timestamp;
 use quire_table::{self as table, AsOf, Order, PageQuery};
 
 use super::history::AskedState;
@@ -106,6 +108,9 @@ impl RecordsPlan {
         }
     }
 }
+
+/// Pages of records that are emptied in one turn: about a megabyte is copied.
+const COMPACTED_PAGES: usize = 64;
 
 impl Tables {
     /// Checks which records of these topics a command wants.
@@ -316,6 +321,37 @@ impl Tables {
             let context = context_of_row(&definition.name, definition.message_type, &row, now);
             !filter.matches_with(&context, arena)
         })
+    }
+
+    /// Whether a topic has a record with this key, whose lifetime is not over.
+    pub(crate) fn has_record(&self, table: TableId, key: &[u8], now: Timestamp) -> bool {
+        let row = self.all[table.0 as usize].table.get(key);
+        row.is_some_and(|row| row.expires.is_none_or(|expires| expires > now))
+    }
+
+    /// Moves the records of the named topics together in memory. Returns the bytes of memory that
+    /// this frees. To free all, call it until it frees none.
+    ///
+    /// # Errors
+    /// No last-value topic has the name.
+    pub(crate) fn compact(&mut self, cx: &Context, topic: &str) -> Result<usize, Refused> {
+        let selector = TopicSelector::new(topic);
+        let selector = selector.map_err(|error| Refused::new(Code::BadTopic, error.to_string()))?;
+        let tables = cx.topics.tables_of(&selector);
+        if tables.is_empty() {
+            return Err(Refused::new(
+                Code::NotLastValue,
+                format!("no last-value topic has the name {topic:?}"),
+            ));
+        }
+        let mut freed = 0;
+        for table in tables {
+            freed += self.all[table.0 as usize].table.compact(COMPACTED_PAGES);
+            if freed > 0 {
+                break;
+            }
+        }
+        Ok(freed)
     }
 
     /// Leaves out the topics that a grant hides.

@@ -14,6 +14,7 @@ pub struct OwnedPublish {
     headers: HeadersBuffer,
     key: Box<[u8]>,
     is_delta: bool,
+    is_update: bool,
     is_numbered: bool,
     data: Vec<u8>,
 }
@@ -37,6 +38,7 @@ impl OwnedPublish {
             headers: publish.headers.into(),
             key: publish.key.into(),
             is_delta: publish.is_delta,
+            is_update: publish.is_update,
             is_numbered: publish.is_numbered,
             data: publish.data.to_vec(),
         }
@@ -52,6 +54,7 @@ impl OwnedPublish {
             headers: self.headers.as_headers(),
             key: &self.key,
             is_delta: self.is_delta,
+            is_update: self.is_update,
             is_numbered: self.is_numbered,
             data: &self.data,
         }

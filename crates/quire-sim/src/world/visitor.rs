@@ -170,6 +170,7 @@ fn publish<'a>(sequence: u64, topic: &'a str, data: &'a str) -> Command<'a> {
         delay: quire_types::Delay::None,
         key: b"",
         is_delta: false,
+        is_update: false,
         is_numbered: false,
         data: data.as_bytes(),
     })

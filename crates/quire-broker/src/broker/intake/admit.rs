@@ -187,7 +187,7 @@ pub(super) fn check_publish(
     if publish.delay.is_too_long(cx.clock.now.wall) {
         return Err(Refusal::DelayTooLong);
     }
-    if topic.table().is_none() && !publish.key.is_empty() {
+    if topic.table().is_none() && (!publish.key.is_empty() || publish.is_update) {
         return Err(Refusal::NotLastValue(topic.name.clone()));
     }
     Ok(topic.table())

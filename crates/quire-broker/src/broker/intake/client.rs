@@ -89,8 +89,15 @@ impl Intake<'_> {
         {
             self.check_record_writable(id, publish, &ready.of(publish), (topic, table))?;
         }
+        let now = self.cx.clock.now.wall;
+        let key_of_record = ready.of(publish).key;
         if is_known {
             self.repeat(id, key, publish);
+        } else if let Some(table) = table.filter(|_| publish.is_update)
+            && !self.tables.has_record(table, key_of_record, now)
+        {
+            // There is nothing to update. The message is acknowledged, and nothing else happens.
+            self.note_ingested(id, key, publish.sequence, Ingested::Unrecorded);
         } else {
             self.take_in(id, key, &Submission { publish: &ready.of(publish), ..submission }, ready.keyed());
         }
