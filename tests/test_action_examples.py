@@ -17,7 +17,8 @@ import quire.testing
 from quire.actions._run import Ended, Run
 from quire.server._server import Server
 from quire.testing import TestServer
-from support.actions import messages
+from support.actions import lines_of, messages
+from support.ports import reserve
 from support.waiting import wait_until
 
 EXAMPLES = Path(__file__).parent.parent / "examples/actions"
@@ -34,8 +35,11 @@ def example(name: str) -> Callable[[Example], Example]:
 
 
 @contextmanager
-def serving(name: str, directory: Path) -> Iterator[TestServer]:
-    """A server with the configuration of an example, on free ports, whose triggers have subscribed."""
+def serving(name: str, directory: Path, ports: tuple[int, int] = (0, 0)) -> Iterator[TestServer]:
+    """A server with the configuration of an example, on free ports, whose triggers have subscribed.
+
+    `ports`: of the address for links, and of the other instance
+    """
     config = quire.Config.load(EXAMPLES / f"{name}.toml")
     assert config.check() == []
     config = config.replace(address="127.0.0.1:0", data_directory=directory)
@@ -43,7 +47,12 @@ def serving(name: str, directory: Path) -> Iterator[TestServer]:
     if config.admin is not None and config.admin.address is not None:
         update["admin"] = config.admin.model_copy(update={"address": "127.0.0.1:0"})
     if config.replication.address is not None:
-        update["replication"] = config.replication.model_copy(update={"address": "127.0.0.1:0"})
+        destinations = tuple(
+            each.model_copy(update={"addresses": (f"127.0.0.1:{ports[1]}",)})
+            for each in config.replication.destination
+        )
+        links = {"address": f"127.0.0.1:{ports[0]}", "destination": destinations}
+        update["replication"] = config.replication.model_copy(update=links)
     with TestServer(config.model_copy(update=update), None, {}) as server:
         assert server._actions is not None
         wait_until(lambda: all(each.is_ready.is_set() for each in watchers(server)))
@@ -138,27 +147,36 @@ def late_orders_are_copied(directory: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @example("peer-gone")
 def an_alert_is_published_and_publishers_do_not_wait(directory: Path, _: pytest.MonkeyPatch) -> None:
-    with serving("peer-gone", directory) as server:
-        actions = server._actions
-        assert actions is not None
-        # The other instance was there, and is gone.
-        actions.line("12-0001", '{"destination": "orders-2", "instance": "orders-2", "after": 0}')
-        actions.line("12-0003", '{"destination": "orders-2", "reason": "refused"}')
+    (reserved, port), (far_reserved, far_port) = reserve(), reserve()
+    back = {
+        "name": "orders-1",
+        "sync_type": "sync",
+        "addresses": [f"127.0.0.1:{port}"],
+        "topic": {"name": "^orders", "message_type": "json"},
+    }
+    far = {"address": f"127.0.0.1:{far_port}", "destination": [back]}
+    with reserved, far_reserved, serving("peer-gone", directory / "one", (port, far_port)) as server:
+
+        def state() -> str:
+            found: str = server.replication.stats()["destinations"][0]["state"]
+            return found
+
+        with quire.testing.server(directory / "two", name="orders-2", replication=far):
+            wait_until(lambda: state() == "live")
+            assert messages(server, "alerts") == []
         wait_until(lambda: len(messages(server, "alerts")) == 1)
-        assert messages(server, "alerts") == [{"peer": "orders-2", "reason": "refused"}]
+        [alert] = messages(server, "alerts")
+        assert alert["peer"] == "orders-2"
+        assert alert["reason"]
         assert run(server, "downgrade").outcome == "ok"
         assert run(server, "upgrade").outcome == "ok"
 
 
 @example("nightly-job")
-def a_program_runs_and_its_output_is_in_the_log(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
-    monkeypatch.setattr(
-        "quire.actions._steps._log.log", lambda level, text, *values, **_: lines.append(text % values)
-    )
-    with serving("nightly-job", directory) as server:
+def a_program_runs_and_its_output_is_in_the_log(directory: Path, _: pytest.MonkeyPatch) -> None:
+    with lines_of("60-0001") as lines, serving("nightly-job", directory) as server:
         assert run(server, "report").outcome == "ok"
-    assert lines[0] == "action 'report': the report says: orders of orders-1\n"
+    assert [line.getMessage() for line in lines] == ["action 'report': the report says: orders of orders-1\n"]
 
 
 @pytest.mark.parametrize("name", OF_EXAMPLES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,24 @@ def running(
     with quire.testing.server(directory, name=name, action=[*actions, started], **settings) as server:
         wait_until(lambda: runs(server, "started") == 1)
         yield server
+
+
+@contextmanager
+def lines_of(line_id: str) -> Iterator[list[logging.LogRecord]]:
+    """The lines of the log of servers with this id, from now on. Other lines come at any time."""
+    found: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = found.append  # type: ignore[method-assign,assignment]
+    handler.addFilter(lambda record: getattr(record, "line_id", "") == line_id)
+    logger = logging.getLogger("quire.server")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield found
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
 
 
 def figures(server: TestServer, name: str = "seen") -> dict[str, Any]:
