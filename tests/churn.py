@@ -17,11 +17,14 @@ workers empty a queue. These conditions must hold:
   empty at the end;
 - no logon and no acknowledgement takes longer than a minute, and no honest client is disconnected;
 - the server logs no panic or exception, and stops cleanly on request;
-- its memory, threads and file descriptors do not grow.
+- its memory, threads and file descriptors do not grow;
+- with a disk for slow clients, strangers whose refusals wait there are cut off at their share of it,
+  the disk never has more than its limit, and nothing stays on it.
 
-Half of the time the server has the default limits, the other half the smallest
-`max_client_backlog`. The longest time that an acknowledgement took is reported; it is an error only
-with `--late-max`, because it depends on the machine.
+A third of the time the server has the default limits, a third the smallest `max_client_backlog`,
+both without a disk for slow clients, and a third the smallest one with a disk. The longest time
+that an acknowledgement took is reported; it is an error only with `--late-max`, because it depends
+on the machine.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -83,10 +86,22 @@ _SETTINGS: Final[dict[str, Any]] = {
         "topic": [{"name": "^(honest|jobs|churn)", "message_type": "json"}],
     },
     "queue": [{"name": "JOBS", "message_type": "json", "underlying_topic": "jobs"}],
-    # A stranger that does not read its refusals is cut off. With a disk they would wait there, up
-    # to its share of it.
-    "limits": {"message_disk_limit": 0},
 }
+#: A stranger that does not read its refusals is cut off at `max_client_backlog`.
+WITHOUT_DISK: Final[dict[str, Any]] = {"message_disk_limit": 0}
+#: The refusals wait on disk up to the share of the stranger, and it is cut off there.
+WITH_DISK: Final[dict[str, Any]] = {"message_disk_limit": "16MB", "client_max_capacity": 0.25}
+#: The servers that strangers come to.
+VARIANTS: Final[dict[str, dict[str, Any]]] = {
+    "default": {},
+    "smallest": {"max_client_backlog": BACKLOG_MIN},
+    "disk": {"max_client_backlog": BACKLOG_MIN, "limits": WITH_DISK},
+}
+#: Bytes that may be on the disk, and bytes of files that are being written or were just dropped.
+_DISK_MAX: Final = 16 << 20
+_DISK_SLACK: Final = 16 << 20
+#: The lines of the log about clients beyond their share of the disk.
+_BEYOND_SHARE: Final = "its share of message_disk_limit"
 
 
 @dataclass
@@ -104,6 +119,9 @@ class Report:
     #: Before the strangers come, and when they have gone.
     threads: tuple[int, int] = (0, 0)
     descriptors: tuple[int, int] = (0, 0)
+    #: The most bytes of slow clients on disk, and the clients that were cut off at their share.
+    disk: int = 0
+    cut_off: int = 0
     #: The violated conditions.
     findings: list[str] = field(default_factory=list)
 
@@ -127,6 +145,7 @@ class Report:
             + ", ".join(f"{each / 2**20:.1f}" for each in self.memory)
             + " MiB, each fifth and at the end",
             "threads: {}, then {}; descriptors: {}, then {}".format(*self.threads, *self.descriptors),
+            f"disk: {self.disk / 2**20:.1f} MiB at most, {self.cut_off:,} cut off at their share",
         ]
         return "\n".join([*lines, *(f"FOUND: {finding}" for finding in self.findings)])
 
@@ -242,8 +261,8 @@ class Worker(threading.Thread):
 class Churn:
     """One server, its honest clients and its strangers.
 
-    Strangers come for `seconds`, or until `connections` of them have come. `transport` is part of
-    the server's configuration.
+    Strangers come for `seconds`, or until `connections` of them have come. `limits` and `transport`
+    are parts of the server's configuration.
     """
 
     def __init__(
@@ -253,6 +272,7 @@ class Churn:
         seed: int,
         connections: int | None = None,
         seconds: float = math.inf,
+        limits: Mapping[str, object] = WITHOUT_DISK,
         **transport: object,
     ) -> None:
         self.report = Report()
@@ -262,7 +282,9 @@ class Churn:
         self._seed = seed
         self._connections = connections
         self._seconds = seconds
-        self._settings = {**_SETTINGS, "transport": transport}
+        self._settings = {**_SETTINGS, "limits": dict(limits), "transport": transport}
+        self._has_disk = limits is WITH_DISK
+        self._offline = directory / "data" / "offline"
         self._log = directory / "server.log"
         self._lock = threading.Lock()
         #: Set when the server has failed: more strangers would find nothing else.
@@ -286,6 +308,7 @@ class Churn:
             self._let_strangers_come()
             if self._server.is_running:
                 self._check_resources(before)
+                self._check_disk()
             self.is_over.set()
             for publisher in publishers:
                 publisher.join()
@@ -320,6 +343,7 @@ class Churn:
                 self._is_broken.set()
             else:
                 samples.append(self._server.resident_bytes())
+                self.report.disk = max(self.report.disk, self._disk_size())
             for stranger in strangers:
                 stranger.join(1 / len(strangers))
         bounds = [len(samples) * part // 5 for part in range(6)]
@@ -451,6 +475,29 @@ class Churn:
         self.report.memory.append(now[0])
         self.report.threads, self.report.descriptors = (before[1], now[1]), (before[2], now[2])
 
+    def _disk_size(self) -> int:
+        """Returns the bytes of slow clients on disk."""
+        size = 0
+        if self._offline.is_dir():
+            for file in self._offline.iterdir():
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    size += file.stat().st_size
+        return size
+
+    def _check_disk(self) -> None:
+        """Waits until nothing is left of the strangers on disk, and compares what was there."""
+        self.report.cut_off = self._log.read_text(errors="replace").count(_BEYOND_SHARE)
+        if not self._has_disk:
+            return
+        try:
+            wait_until(lambda: self._disk_size() == 0)
+        except AssertionError:
+            self.find(f"{self._disk_size():,} bytes are on the disk when the strangers have gone")
+        if self.report.disk > _DISK_MAX + _DISK_SLACK:
+            self.find(f"{self.report.disk:,} bytes were on the disk, and its limit is {_DISK_MAX:,}")
+        if self.report.connections["were refused much"] and not self.report.cut_off:
+            self.find("no stranger was cut off at its share of the disk")
+
     def _stop_server(self) -> None:
         try:
             status = self._server.terminate()
@@ -550,12 +597,11 @@ def main() -> None:
     parser.add_argument("--late-max", type=float, help="seconds that an acknowledgement may take")
     options = parser.parse_args()
     is_sound = True
-    transports: tuple[dict[str, Any], ...] = ({}, {"max_client_backlog": BACKLOG_MIN})
-    for transport in transports:
-        print(f"seed {options.seed}, {transport or 'default limits'}", flush=True)
+    for name, settings in VARIANTS.items():
+        print(f"seed {options.seed}, {name}", flush=True)
         with tempfile.TemporaryDirectory(prefix="quire-churn-") as directory:
-            seconds = options.minutes * 60 / 2
-            report = Churn(Path(directory), seed=options.seed, seconds=seconds, **transport).run()
+            seconds = options.minutes * 60 / len(VARIANTS)
+            report = Churn(Path(directory), seed=options.seed, seconds=seconds, **settings).run()
         if options.late_max is not None and report.longest_wait > options.late_max:
             report.findings.append(f"an acknowledgement took {report.longest_wait:.3f} s")
         print(report, flush=True)
