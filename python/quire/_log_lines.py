@@ -304,6 +304,11 @@ LINES: Final[dict[str, Line]] = {
         "Correct what the error names. A trigger of the log then continues at its place.",
     ),
     "60-0008": Line("Runs of actions have not ended in time at the stop of the server, and were given up."),
+    "60-0009": Line(
+        "Messages were delivered faster than the server could tell actions with the trigger `deliver`. The text has the "
+        "number of deliveries that started no action since the last such line. There is at most one line a second.",
+        "Give the trigger a filter or fewer topics.",
+    ),
     "70-0001": Line(
         "The file of the statistics cannot be read. It was put aside, and a new one begins.",
         "Nothing, if the earlier statistics are not needed.",

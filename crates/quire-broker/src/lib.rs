@@ -26,15 +26,15 @@ pub use quire_kernel::entitlement::{
 use quire_kernel::timer::Timer;
 pub use quire_kernel::{
     Access, AccessRules, AdminCommand, AdminReply, BrokerConfig, ByClients, Compression, ConfigError,
-    ConflatedTopicSettings, ConnectionId, ConnectionStats, DestinationSettings, DestinationStats, Durability,
-    DurationFigures, Event, EventTopic, EventsConfig, Figures, HeldFigures, HistorySettings, Input,
-    JournalFigures, LeftOutBecause, LeftTopic, Level, Limits, LinkIdentity, Maintenance, MaintenanceConfig,
-    MaintenanceDone, MaintenanceJob, OpenError, Output, Page, QueueChanges, QueueFigures, QueueSettings,
-    QueueStats, ReadDone, ReadRequest, ReadTicket, RecordedTopic, ReplicatedTopic, ReplicationConfig,
-    ReplicationStats, ServerStats, SourceStats, SowTopicSettings, Stats, Stopwatch, SubscriptionStats,
-    SyncType, TableChanges, TableDurability, TableExpiration, TableFigures, TopicStats, TransactionLogConfig,
-    TransportConfig, TransportFigures, TransportId, ViewFigures, ViewJoinFigures, ViewSettings,
-    ViewSourceFigures, code_of, replay, scan,
+    ConflatedTopicSettings, ConnectionId, ConnectionStats, DeliveredTopic, DestinationSettings,
+    DestinationStats, Durability, DurationFigures, Event, EventTopic, EventsConfig, Figures, HeldFigures,
+    HistorySettings, Input, JournalFigures, LeftOutBecause, LeftTopic, Level, Limits, LinkIdentity,
+    Maintenance, MaintenanceConfig, MaintenanceDone, MaintenanceJob, OpenError, Output, Page, QueueChanges,
+    QueueFigures, QueueSettings, QueueStats, ReadDone, ReadRequest, ReadTicket, RecordedTopic,
+    ReplicatedTopic, ReplicationConfig, ReplicationStats, ServerStats, SourceStats, SowTopicSettings, Stats,
+    Stopwatch, SubscriptionStats, SyncType, TableChanges, TableDurability, TableExpiration, TableFigures,
+    TopicStats, TransactionLogConfig, TransportConfig, TransportFigures, TransportId, ViewFigures,
+    ViewJoinFigures, ViewSettings, ViewSourceFigures, code_of, replay, scan,
 };
 pub use quire_link::summary;
 pub use tables::{MakePart, SnapshotPart, SnapshotParts, SnapshotSteps};

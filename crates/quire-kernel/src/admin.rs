@@ -80,6 +80,9 @@ pub enum AdminCommand {
     /// Ends the connections of clients of a transport, which accepts no more of them. Only the
     /// process of the server may ask. The reply is [`AdminReply::Disconnected`].
     DisconnectTransport(TransportId),
+    /// Moves the records of last-value topics together in memory, as far as one turn may. Only the
+    /// process of the server may ask. The reply is [`AdminReply::Compacted`].
+    CompactRecords(String),
     /// A node of the figures, or samples, as JSON. The driver answers. The reply is
     /// [`AdminReply::Statistics`].
     Statistics(Vec<u8>),
@@ -159,6 +162,11 @@ pub enum AdminReply {
     Disconnected {
         /// Their number; 0: there is no such connection.
         count: u64,
+    },
+    /// Records were moved together.
+    Compacted {
+        /// Bytes of memory that were freed; 0: there are none to free.
+        freed: u64,
     },
     /// The answer of the driver, as JSON.
     Statistics(String),
@@ -308,6 +316,7 @@ impl Context {
                 json!({ "server": { "name": name, "version": version, "user": user } }).to_string()
             }
             AdminReply::Statistics(answer) => format!(r#"{{"statistics":{answer}}}"#),
+            AdminReply::Compacted { freed } => json!({ "freed": freed }).to_string(),
             AdminReply::Disconnected { count } => json!({ "disconnected": count }).to_string(),
             AdminReply::Reloaded { keys } => json!({ "reloaded": keys }).to_string(),
             AdminReply::Replication(replication) => json!({ "replication": replication }).to_string(),

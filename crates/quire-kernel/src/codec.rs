@@ -10,7 +10,7 @@
 use quire_command::{Code, Command, Message, MessageKind, Publish, RecordHash, Reply};
 use quire_wire::{
     Decode, Encode, FRAME_OVERHEAD_MAX, Inbox, LENGTH_SIZE, LOGON_FRAME_SIZE_MAX, VERSION, WireError,
-    copy_bookmark, copy_others_than_messages, decode_message, encode_without_data, publishes,
+    copy_bookmark, copy_others_than_messages, decode_message, encode_without_data, messages, publishes,
 };
 
 /// Decodes the commands of one connection. Holds the received part of an unfinished command.
@@ -158,6 +158,13 @@ impl Encoder {
     pub fn copy_others_than_messages(self, frames: &[u8], out: &mut Vec<u8>) {
         match self {
             Encoder::Quire => copy_others_than_messages(frames, out),
+        }
+    }
+
+    /// The messages among frames that it has encoded.
+    pub fn messages(self, frames: &[u8]) -> impl Iterator<Item = Message<'_>> {
+        match self {
+            Encoder::Quire => messages(frames),
         }
     }
 

@@ -132,6 +132,8 @@ impl Context {
                 continue;
             }
             let (session_id, size) = (subscription.session, frame.len());
+            self.tell_frames_delivered(session_id, &frame);
+            let subscription = &mut self.clients.subscriptions.all[id];
             let session = &mut self.clients.sessions.all[session_id];
             let is_replayed = subscription.served_by == ServedBy::Bookmark;
             match subscription.delivery.gate.held().filter(|_| !is_replayed) {

@@ -17,6 +17,7 @@ use quire_types::time::{Instant, Now};
 
 use super::BrokerConfig;
 use super::access::AccessControl;
+use super::delivered::Watch;
 use super::events::Events;
 use super::io::{Event, Output};
 use super::limited::LimitedUsers;
@@ -121,12 +122,13 @@ impl Context {
         journal: Journal,
         topics: TopicTable,
         unreadable: UnreadableLog,
+        watches: Vec<Watch>,
         (turn_effort, turn_size): (u64, usize),
     ) -> Self {
         Context {
             messages: Messages {
                 arena: unreadable.arena(),
-                events: Events::new(&config.events, &topics),
+                events: Events::new(&config.events, &topics, watches),
                 unreadable,
             },
             config,

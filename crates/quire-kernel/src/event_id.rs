@@ -80,6 +80,7 @@ ids! {
     ViewNotWritten = "40-0008",
     ViewComputedAgain = "40-0009",
     Administered = "50-0001",
+    DeliveriesLeftOut = "60-0009",
 }
 
 #[cfg(test)]

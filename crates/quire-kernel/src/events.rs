@@ -7,7 +7,7 @@
 //!
 //! The engine of actions is outside of the broker. It gets the events of clients as
 //! [`Output::Signal`], and the records that were removed as messages of the topics
-//! [`left_topic`], which the log records.
+//! [`left_topic`], which the log records. `delivered.rs` publishes deliveries.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,6 +25,7 @@ use serde_json::{Map, Value};
 use crate::Access;
 use crate::config::queues::QueueSettings;
 use crate::context::Context;
+use crate::delivered::{LeftOut, Watch};
 use crate::enclosed::{add, enclosed};
 use crate::io::Output;
 use crate::session::SessionId;
@@ -43,6 +44,8 @@ pub struct EventsConfig {
     pub signals_clients: bool,
     /// The last-value topics whose removed records are published.
     pub left: Vec<LeftTopic>,
+    /// The deliveries that are published.
+    pub delivered: Vec<DeliveredTopic>,
     /// The queues whose expired messages are published. Those without a `dead_letter_topic` get the
     /// topic of [`left_topic`].
     pub expired: Vec<String>,
@@ -69,6 +72,18 @@ pub struct LeftTopic {
     pub deleted: bool,
     /// Those whose lifetime is over.
     pub expired: bool,
+}
+
+/// Deliveries that are published on the topic of [`delivered_topic`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DeliveredTopic {
+    /// The name of the wish.
+    pub name: String,
+    /// The topic of the messages, or a pattern.
+    pub topic: String,
+    /// Only messages that match.
+    pub filter: Option<String>,
 }
 
 /// A topic of events.
@@ -106,6 +121,8 @@ pub struct EventMessage {
     pub correlation_id: Vec<u8>,
     pub headers: HeadersBuffer,
     pub data: Vec<u8>,
+    /// It is a delivery (`delivered.rs`).
+    pub is_delivery: bool,
 }
 
 /// The events that wait to be published.
@@ -118,16 +135,24 @@ pub struct Events {
     left: HashMap<Box<str>, (bool, bool), FxBuildHasher>,
     /// The client of the server itself whose delete removes records now.
     deleting: Option<Box<str>>,
+    /// The deliveries that are published.
+    pub(crate) watches: Vec<Watch>,
+    /// Bytes of deliveries among the waiting messages.
+    pub(crate) deliveries_size: usize,
+    pub(crate) deliveries_left_out: LeftOut,
 }
 
 impl Events {
-    pub fn new(config: &EventsConfig, topics: &TopicTable) -> Self {
+    pub fn new(config: &EventsConfig, topics: &TopicTable, watches: Vec<Watch>) -> Self {
         let left = config.left.iter().map(|left| (left.topic.as_str().into(), (left.deleted, left.expired)));
         Events {
             waiting: VecDeque::new(),
             kept: EventTopic::ALL.map(|topic| topics.keeps(topic.name())),
             left: left.collect(),
             deleting: None,
+            watches,
+            deliveries_size: 0,
+            deliveries_left_out: LeftOut::default(),
         }
     }
 
@@ -136,9 +161,18 @@ impl Events {
         self.deleting = client_name.map(Into::into);
     }
 
+    /// Adds a message to publish.
+    pub(crate) fn push(&mut self, message: EventMessage) {
+        self.waiting.push_back(message);
+    }
+
     /// The next message to publish.
     pub fn pop(&mut self) -> Option<EventMessage> {
-        self.waiting.pop_front()
+        let message = self.waiting.pop_front()?;
+        if message.is_delivery {
+            self.deliveries_size -= message.data.len();
+        }
+        Some(message)
     }
 
     /// Whether a message waits.
@@ -224,7 +258,7 @@ impl Context {
 
     fn push_event(&mut self, topic: Arc<str>, data: Vec<u8>) {
         let (correlation_id, headers) = (Vec::new(), HeadersBuffer::default());
-        self.messages.events.waiting.push_back(EventMessage { topic, correlation_id, headers, data });
+        self.messages.events.push(EventMessage { topic, correlation_id, headers, data, is_delivery: false });
     }
 
     /// Reports an event of a client. The clients of the server itself have none.
@@ -328,8 +362,9 @@ impl Context {
             correlation_id: row.correlation_id.to_vec(),
             headers: row.headers.into(),
             data,
+            is_delivery: false,
         };
-        self.messages.events.waiting.push_back(message);
+        self.messages.events.push(message);
     }
 }
 

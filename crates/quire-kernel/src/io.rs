@@ -350,7 +350,11 @@ pub enum Event {
         reason: String,
     },
     /// A client reads more slowly than messages arrive. Its messages move to disk.
-    #[error("connection {connection}{}: offlined, {bytes} bytes wait for it", Named(.client_name))]
+    #[error(
+        "connection {connection}{}: offlined, {bytes} bytes wait for it{}",
+        Named(.client_name),
+        MoreLines(*.left_out)
+    )]
     ClientOfflined {
         /// Its connection.
         connection: ConnectionId,
@@ -358,14 +362,30 @@ pub enum Event {
         client_name: Option<String>,
         /// Bytes that wait.
         bytes: u64,
+        /// Lines about other cases that were left out since the last one.
+        left_out: u64,
     },
     /// An offlined client has read its messages on disk.
-    #[error("connection {connection}{}: online again, nothing waits for it on disk", Named(.client_name))]
+    #[error(
+        "connection {connection}{}: online again, nothing waits for it on disk{}",
+        Named(.client_name),
+        MoreLines(*.left_out)
+    )]
     ClientOnline {
         /// Its connection.
         connection: ConnectionId,
         /// The name of the client.
         client_name: Option<String>,
+        /// Lines about other cases that were left out since the last one.
+        left_out: u64,
+    },
+    /// Deliveries of messages started no action, because too many of them waited.
+    #[error("{count} deliveries of messages started no action: more than {limit} bytes of them waited")]
+    DeliveriesLeftOut {
+        /// Their number since the last such line.
+        count: u64,
+        /// Bytes that may wait.
+        limit: usize,
     },
     /// The broker ended one subscription.
     #[error("connection {connection}: subscription {subscription} ended, {code}: {reason}")]
@@ -758,6 +778,8 @@ pub enum Event {
         destination: String,
         /// The instance that answered.
         instance: String,
+        /// Its group.
+        group: String,
         /// Records after this position are sent.
         after: u64,
     },
@@ -817,6 +839,8 @@ pub enum Event {
     LinkAccepted {
         /// The instance.
         r#source: String,
+        /// Its group.
+        group: String,
         /// Its address.
         peer: String,
     },
@@ -960,6 +984,7 @@ impl Event {
             | Event::MessagesCancelled { .. }
             | Event::ConfigWarning { .. }
             | Event::ClientOfflined { .. }
+            | Event::DeliveriesLeftOut { .. }
             | Event::Refused { .. }
             | Event::MoreRefused { .. }
             | Event::SequencesLost
@@ -988,6 +1013,18 @@ impl Event {
             | Event::LinkRejected { .. }
             | Event::RecordNotKept { .. }
             | Event::QueueMessageUnreadable { .. } => Level::Error,
+        }
+    }
+}
+
+/// The number of lines that were left out, when it is not 0.
+struct MoreLines(u64);
+
+impl fmt::Display for MoreLines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            count => write!(f, "; {count} more such lines were left out"),
         }
     }
 }

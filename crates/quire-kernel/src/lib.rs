@@ -16,6 +16,7 @@ pub mod codec;
 pub mod config;
 pub mod conflate;
 pub mod context;
+pub mod delivered;
 pub mod enclosed;
 pub mod entitlement;
 mod event_fields;
@@ -56,7 +57,7 @@ pub use config::{
     AccessRules, BrokerConfig, ByClients, ConfigError, Durability, Limits, MaintenanceConfig, OpenError,
     RecordedTopic, TransactionLogConfig, TransportConfig,
 };
-pub use events::{EventTopic, EventsConfig, LeftTopic};
+pub use events::{DeliveredTopic, EventTopic, EventsConfig, LeftTopic};
 pub use failure::code_of;
 pub use io::{ConnectionId, Event, Input, LeftOutBecause, Level, LinkIdentity, Output, TransportId};
 pub use journal_files::{Maintenance, MaintenanceDone, MaintenanceJob};

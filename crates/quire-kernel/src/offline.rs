@@ -14,13 +14,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::BrokerConfig;
+use crate::config::{BrokerConfig, TransportConfig};
 use crate::context::{Clock, Context};
 use crate::events::ClientEvent;
+use crate::ids::TransportId;
 use crate::io::Event;
 use crate::session::{Phase, Piece, Session, SessionId};
 use crate::timer::Timer;
 use quire_journal::{SpillDirectory, Spilled};
+use quire_types::time::Instant;
 
 /// Bytes of a page, plus at most one message.
 const PAGE_SIZE: usize = 4 << 20;
@@ -107,6 +109,32 @@ pub struct Offline {
     waiting: Vec<SessionId>,
     /// Bytes that jobs write now. They are still in memory.
     writing_size: usize,
+    /// The lines of the log about connections that are offlined, and about those that are not any
+    /// more.
+    lines: (Paced, Paced),
+}
+
+/// A line of the log at most once in [`LINE_INTERVAL`]. With a small limit, a connection can be
+/// offlined many times in a second.
+#[derive(Debug, Default)]
+struct Paced {
+    last: Option<Instant>,
+    left_out: u64,
+}
+
+const LINE_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Paced {
+    /// Whether a line may be written now: the number of lines that were left out since the last
+    /// one.
+    fn next(&mut self, now: Instant) -> Option<u64> {
+        if self.last.is_some_and(|last| now < last + LINE_INTERVAL) {
+            self.left_out += 1;
+            return None;
+        }
+        self.last = Some(now);
+        Some(std::mem::take(&mut self.left_out))
+    }
 }
 
 impl Offline {
@@ -120,10 +148,16 @@ impl Offline {
         self.writing_size
     }
 
-    /// The most bytes in memory that may wait for a connection, by its limit.
+    /// Whether the messages of the connections of a transport may wait on disk.
     #[inline]
-    pub fn size_max(&self, limit: u64) -> u64 {
-        backlog_max(limit, self.directory.is_some())
+    fn takes(&self, transport: &TransportConfig) -> bool {
+        self.directory.is_some() && transport.message_disk_limit != Some(0)
+    }
+
+    /// The most bytes in memory that may wait for a connection of a transport.
+    #[inline]
+    pub fn size_max(&self, transport: &TransportConfig) -> u64 {
+        backlog_max(transport.max_client_backlog, self.takes(transport))
     }
 
     /// Looks at a session for which messages wait, after output was sent to it.
@@ -138,7 +172,7 @@ impl Offline {
                 clock.timers.set(Timer::Age(id), clock.now.instant + limit);
             }
         }
-        if self.directory.is_none() {
+        if !self.takes(transport) {
             return;
         }
         let share = transport.memory_share(config.limits.max_waiting);
@@ -193,15 +227,43 @@ impl Context {
         }
     }
 
+    /// Keeps the waiting bytes of the connections of each transport within the limit of the
+    /// transport: those of the connection with the most move to disk, or the connection is ended.
+    /// Returns whether there is output to be sent before the next call.
+    pub fn limit_transports(&mut self) -> bool {
+        let limits = self.config.transports.iter().map(|transport| transport.message_memory_limit);
+        let limited = (0..).map(TransportId).zip(limits);
+        let limited: Vec<_> = limited.filter_map(|(id, limit)| Some((id, limit?))).collect();
+        for (transport, limit) in limited {
+            let mut waiting_size = 0;
+            let mut writing_size = 0;
+            for session in self.clients.sessions.all.values() {
+                if session.transport == transport && session.phase != Phase::Closed {
+                    waiting_size += session.outbox.backlog_size() + session.deferred_size;
+                    writing_size += session.outbox.writing_size();
+                }
+            }
+            // As for all connections together, what is written now may be within the limit again.
+            if waiting_size.saturating_sub(writing_size.min(limit as usize)) as u64 > limit {
+                if !self.page_out_largest(Some(transport)) {
+                    self.end_slowest(Some((transport, limit)));
+                }
+                return true;
+            }
+        }
+        false
+    }
+
     /// Moves what waits for the connection with the most bytes in memory to disk. Returns whether
-    /// there was one.
-    pub fn page_out_largest(&mut self) -> bool {
+    /// there was one. `transport`: only its connections.
+    pub fn page_out_largest(&mut self, transport: Option<TransportId>) -> bool {
         if self.clients.offline.directory.is_none() {
             return false;
         }
+        let of_transport = |session: &Session| transport.is_none_or(|id| session.transport == id);
+        let sessions = self.clients.sessions.all.iter().filter(|(_, session)| of_transport(session));
         let movable = |(id, session): (SessionId, &Session)| (session.outbox.movable_size(BEFORE_SIZE), id);
-        let mut found: Vec<_> =
-            self.clients.sessions.all.iter().map(movable).filter(|(size, _)| *size > 0).collect();
+        let mut found: Vec<_> = sessions.map(movable).filter(|(size, _)| *size > 0).collect();
         found.sort_unstable_by_key(|(size, _)| Reverse(*size));
         found.into_iter().any(|(_, id)| self.page_out(id))
     }
@@ -210,7 +272,8 @@ impl Context {
     fn page_out(&mut self, id: SessionId) -> bool {
         let Some(directory) = self.clients.offline.directory.clone() else { return false };
         let Some(session) = self.clients.sessions.all.get_mut(id) else { return false };
-        if session.phase == Phase::Closed {
+        let transport = &self.config.transports[session.transport.0 as usize];
+        if session.phase == Phase::Closed || !self.clients.offline.takes(transport) {
             return false;
         }
         let was_away = session.outbox.is_away();
@@ -220,7 +283,9 @@ impl Context {
         self.clients.offline.writing_size += size;
         if !was_away {
             let bytes = self.clients.sessions.all[id].outbox.size() as u64;
-            self.note(Event::ClientOfflined { connection, client_name, bytes });
+            if let Some(left_out) = self.clients.offline.lines.0.next(self.clock.now.instant) {
+                self.note(Event::ClientOfflined { connection, client_name, bytes, left_out });
+            }
             self.tell_client(id, ClientEvent { event: "offline", bytes: Some(bytes), ..Default::default() });
         }
         self.begin_inner_job(
@@ -252,19 +317,32 @@ impl Context {
     /// Ends a connection beyond its share of the disk, or the largest one beyond the limit.
     fn check_disk(&mut self, id: SessionId) {
         let limit = self.config.limits.message_disk_limit;
-        let share = share_of(limit, self.transport_of(id).client_max_capacity);
+        let (transport, share) = (self.session(id).transport, self.transport_of(id).disk_share(limit));
         let stored = self.clients.sessions.all[id].outbox.stored_size() as u64;
         if stored > share {
             let reason =
                 format!("more than {share} bytes wait for it on disk, its share of message_disk_limit");
             return self.drop_slow(id, &reason);
         }
+        let of_transport = |(_, session): &(SessionId, &Session)| session.transport == transport;
+        let stored_size = |(_, session): &(SessionId, &Session)| session.outbox.stored_size();
+        if let Some(limit) = self.transport_of(id).message_disk_limit {
+            let sessions = || self.clients.sessions.all.iter().filter(of_transport);
+            let size: usize = sessions().map(|session| stored_size(&session)).sum();
+            if size as u64 > limit
+                && let Some((largest, _)) = sessions().max_by_key(stored_size)
+            {
+                let reason = format!(
+                    "more than message_disk_limit of the transport, {limit} bytes, wait on disk for its clients, most of \
+                     them for this one"
+                );
+                return self.drop_slow(largest, &reason);
+            }
+        }
         if self.clients.offline.size() <= limit {
             return;
         }
-        let largest =
-            self.clients.sessions.all.iter().max_by_key(|(_, session)| session.outbox.stored_size());
-        if let Some((largest, _)) = largest {
+        if let Some((largest, _)) = self.clients.sessions.all.iter().max_by_key(stored_size) {
             let reason = format!(
                 "more than message_disk_limit, {limit} bytes, wait on disk for all connections, most of them for it"
             );
@@ -307,7 +385,9 @@ impl Context {
         let session = &self.clients.sessions.all[id];
         if !session.outbox.is_away() {
             let (connection, client_name) = (session.connection, session.client_name());
-            self.note(Event::ClientOnline { connection, client_name });
+            if let Some(left_out) = self.clients.offline.lines.1.next(self.clock.now.instant) {
+                self.note(Event::ClientOnline { connection, client_name, left_out });
+            }
             self.tell_client(id, ClientEvent { event: "online", bytes: Some(0), ..Default::default() });
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::context::Context;
+use super::ids::TransportId;
 use super::io::Output;
 use super::slice::PENDING_INPUT_MAX;
 use crate::session::{Outbox, Phase, Session, SessionId, SharedData, Stall, Taken};
@@ -221,7 +222,7 @@ impl Context {
     /// The most bytes that may wait for a connection in memory.
     #[inline]
     pub fn backlog_max(&self, id: SessionId) -> u64 {
-        self.clients.offline.size_max(self.transport_of(id).max_client_backlog)
+        self.clients.offline.size_max(self.transport_of(id))
     }
 
     /// The message about a record that left a view: without content, when the user of the
@@ -310,11 +311,10 @@ impl Context {
             self.clock.slices.charge(message.data.len());
         }
         self.clients.counters.delivered += 1;
-        let size_max = self
-            .clients
-            .offline
-            .size_max(self.config.transports[session.transport.0 as usize].max_client_backlog);
+        let transport = &self.config.transports[session.transport.0 as usize];
+        let size_max = self.clients.offline.size_max(transport);
         mark_dirty(session, &mut self.clients.sessions.dirty, session_id);
+        self.tell_delivered(session_id, &message);
         if size as u64 > size_max {
             self.end_slow(session_id);
         }
@@ -339,14 +339,24 @@ impl Context {
     }
 
     /// Ends the connection with the largest backlog. There is always one, because this is only
-    /// called for a sum above its limit.
-    pub fn end_slowest(&mut self) {
+    /// called for a sum above its limit. `transport`: only its connections, with their limit.
+    pub fn end_slowest(&mut self, transport: Option<(TransportId, u64)>) {
+        let of_transport = |session: &Session| {
+            transport.is_none_or(|(id, _)| session.transport == id && session.phase != Phase::Closed)
+        };
         let waiting_size = |session: &Session| session.outbox.backlog_size() + session.deferred_size;
-        let slowest = self.clients.sessions.all.iter().max_by_key(|(_, session)| waiting_size(session));
-        let Some((id, _)) = slowest else { return };
-        let limit = self.config.limits.max_waiting;
-        let reason =
-            format!("more than max_waiting, {limit} bytes, wait for all connections, most of them for it");
+        let sessions = self.clients.sessions.all.iter().filter(|(_, session)| of_transport(session));
+        let Some((id, _)) = sessions.max_by_key(|(_, session)| waiting_size(session)) else { return };
+        let reason = match transport {
+            None => format!(
+                "more than max_waiting, {} bytes, wait for all connections, most of them for it",
+                self.config.limits.max_waiting
+            ),
+            Some((_, limit)) => format!(
+                "more than message_memory_limit of the transport, {limit} bytes, wait for its clients, most of them for \
+                 this one"
+            ),
+        };
         self.drop_slow(id, &reason);
     }
 

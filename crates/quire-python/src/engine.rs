@@ -330,6 +330,15 @@ impl Engine {
         }
     }
 
+    /// Moves records of last-value topics together in memory. Returns the bytes that this frees. To
+    /// free all, call it until it returns 0.
+    fn compact_records(&self, py: Python<'_>, topic: String) -> PyResult<u64> {
+        match self.admin(py, AdminCommand::CompactRecords(topic))? {
+            AdminReply::Compacted { freed } => Ok(freed),
+            reply => Err(unexpected(py, reply)),
+        }
+    }
+
     /// Creates a queue with these settings, as JSON. False: it existed, with the same settings.
     fn create_queue(&self, py: Python<'_>, settings: &str) -> PyResult<bool> {
         let settings = QueueSettings::from_json(settings)

@@ -14,7 +14,8 @@ use quire_driver::Clock;
 use quire_driver::client::HandedTo;
 use quire_expression::message_type::{Arena, MessageType};
 use quire_journal::{
-    Attributes, Batch, DeletedKeys, JournalError, Position, Reader, Record as Stored, RecordKind, SegmentInfo,
+    AllTopics, Attributes, Batch, DeletedKeys, JournalError, Position, Reader, Record as Stored, RecordKind,
+    SegmentInfo,
 };
 
 use crate::errors;
@@ -97,6 +98,23 @@ impl JournalReader {
         });
         let found = found.map_err(|error| to_python(py, &error))?;
         Ok(found.map(|(segment, offset)| (fields_of(segment), offset)))
+    }
+
+    /// The instances that a message has passed before this one; `None`: the log does not have it.
+    fn path_of(&self, py: Python<'_>, bookmark: &str) -> PyResult<Option<Vec<String>>> {
+        let bookmark = bookmark
+            .parse()
+            .map_err(|error| errors::new_error(py, "bad_bookmark", &format!("{bookmark:?}: {error}"), 0))?;
+        let find = || {
+            let Some(position) = self.reader.find(bookmark)? else { return Ok(None) };
+            let mut cursor = self.reader.cursor(Position::new(position.get() - 1)).sparingly();
+            let batch = cursor.next(position, &AllTopics)?;
+            let found = batch.as_ref().and_then(|batch| batch.records().find(|it| it.position == position));
+            Ok(found.map(|record| {
+                record.attributes.path().instances().map(|instance| instance.name.to_owned()).collect()
+            }))
+        };
+        interpreter::outside(py, find).map_err(|error| to_python(py, &error))
     }
 
     /// File, offset and reason of every damage.

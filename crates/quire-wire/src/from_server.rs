@@ -178,6 +178,23 @@ pub fn copy_others_than_messages(frames: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// The messages among whole frames that this instance made.
+pub fn messages(frames: &[u8]) -> impl Iterator<Item = Message<'_>> {
+    let mut rest = frames;
+    std::iter::from_fn(move || {
+        loop {
+            let (size, after) = rest.split_first_chunk::<LENGTH_SIZE>()?;
+            let (frame, next) = after.split_at_checked(usize::try_from(u32::from_le_bytes(*size)).ok()?)?;
+            rest = next;
+            if let Some((&MESSAGE, body)) = frame.split_first()
+                && let Ok(message) = decode_message(body)
+            {
+                return Some(message);
+            }
+        }
+    })
+}
+
 /// Copies the bookmark of the `message` frame in `from` to the frame `to`.
 pub fn copy_bookmark(from: &[u8], to: &mut [u8]) {
     to[5] = (to[5] & !FLAG_BOOKMARK) | (from[5] & FLAG_BOOKMARK);

@@ -20,7 +20,7 @@ pub use frame::{
 };
 pub use from_client::{MAGIC, publishes, put_publish_batch, replace_delay};
 pub use from_server::{
-    copy_bookmark, copy_others_than_messages, decode_message, encode_without_data, message_body,
+    copy_bookmark, copy_others_than_messages, decode_message, encode_without_data, message_body, messages,
 };
 
 /// The protocol version of this build.

@@ -188,6 +188,7 @@ impl Bookmarks {
         let size = cx.clients.sessions.all[session_id].outbox.put_replayed_message(&message, shared);
         cx.clients.subscriptions.note_sent(id, 1, size);
         cx.clients.counters.delivered += 1;
+        cx.tell_delivered(session_id, &message);
         cx.touch(session_id);
     }
 

@@ -444,6 +444,7 @@ impl Bookmarks {
                     cx.session(session_id).outbox.note_messages(sent.message_count);
                     cx.clients.subscriptions.note_sent(*id, sent.message_count, sent.size as usize);
                 }
+                cx.tell_frames_delivered(session_id, &frames);
                 cx.session(session_id).outbox.put_replayed(frames);
                 cx.touch(session_id);
             }
@@ -472,6 +473,7 @@ impl Bookmarks {
             chunk.taken_count += 1;
         }
         if !frames.is_empty() {
+            cx.tell_frames_delivered(session_id, &frames);
             cx.session(session_id).outbox.put_replayed(frames);
             cx.touch(session_id);
         }

@@ -367,6 +367,10 @@ impl Broker {
                 self.disconnect_client(ConnectionId(connection), block)
             }
             AdminCommand::DisconnectTransport(transport) => self.disconnect_transport(transport),
+            AdminCommand::CompactRecords(topic) => match self.tables.compact(&self.cx, &topic) {
+                Ok(freed) => AdminReply::Compacted { freed: freed as u64 },
+                Err(refused) => refused.into(),
+            },
             AdminCommand::Statistics(question) => return self.ask_statistics(&by, question),
             AdminCommand::Access(question) => match self.cx.explain_access(&question) {
                 Ok(explanation) => AdminReply::Access(Box::new(explanation)),

@@ -108,7 +108,7 @@ impl Broker {
         on_progress: &mut dyn FnMut(RecoveryProgress),
     ) -> Result<Broker, OpenError> {
         config.check()?;
-        let Compiled { rules, queues: definitions, tables, links, entitlements, user_limits } =
+        let Compiled { rules, queues: definitions, tables, links, entitlements, user_limits, watches } =
             config.compile()?;
         let mut warnings = config.warnings(&rules, &definitions);
         let found = QueueService::load_created(&config, definitions, &rules, &journal)?;
@@ -131,7 +131,8 @@ impl Broker {
         let queues = QueueService::new(&config, found, &journal, &unreadable)
             .map_err(|error| ConfigError::new("queues", error.to_string()))?;
         let topics = TopicTable::new(rules, routes, Tables::routes(&tables), unreadable.arena());
-        let mut cx = Context::new(config, journal, topics, unreadable, (TURN_EFFORT_MAX, TURN_SIZE_MAX));
+        let efforts = (TURN_EFFORT_MAX, TURN_SIZE_MAX);
+        let mut cx = Context::new(config, journal, topics, unreadable, watches, efforts);
         cx.clients.access.entitlements = entitlements;
         cx.clients.limited = LimitedUsers::new(user_limits);
         cx.open_links(&links);
@@ -606,6 +607,9 @@ impl Broker {
         while self.cx.clients.sessions.all_waiting_size() > 0 && self.cx.end_slow_users() {
             self.send_touched();
         }
+        while self.cx.clients.sessions.all_waiting_size() > 0 && self.cx.limit_transports() {
+            self.send_touched();
+        }
         let limit = self.cx.config.limits.max_waiting;
         loop {
             let (size, writing_size) =
@@ -614,8 +618,8 @@ impl Broker {
             if size.saturating_sub(writing_size.min(limit as usize)) as u64 <= limit {
                 break;
             }
-            if !self.cx.page_out_largest() {
-                self.cx.end_slowest();
+            if !self.cx.page_out_largest(None) {
+                self.cx.end_slowest(None);
             }
             self.send_touched();
         }

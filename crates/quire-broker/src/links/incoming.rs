@@ -267,7 +267,9 @@ impl Incoming {
                     );
                 }
                 DestinationOutput::Note(event) => cx.note(match event {
-                    DestinationEvent::Accepted { source, peer } => Event::LinkAccepted { source, peer },
+                    DestinationEvent::Accepted { source, group, peer } => {
+                        Event::LinkAccepted { source, group, peer }
+                    }
                     DestinationEvent::Ended { source, reason } => Event::LinkRefused { source, reason },
                 }),
                 DestinationOutput::Turn => cx.clock.wants_turn = true,

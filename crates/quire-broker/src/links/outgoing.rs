@@ -447,8 +447,8 @@ impl Outgoing {
     fn note(&mut self, cx: &mut Context, event: SourceEvent) {
         let destination = self.definition.settings.name.clone();
         let event = match event {
-            SourceEvent::Up { instance, after } => {
-                Event::LinkUp { destination, instance, after: after.get() }
+            SourceEvent::Up { instance, group, after } => {
+                Event::LinkUp { destination, instance, group, after: after.get() }
             }
             SourceEvent::CaughtUp => Event::LinkCaughtUp { destination },
             SourceEvent::Down { reason } => Event::LinkDown { destination, reason },

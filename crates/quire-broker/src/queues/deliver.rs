@@ -220,6 +220,7 @@ impl QueueService {
         let message = Message { queued: Some(queued), data, ..message_of(&record, number) };
         // The pace of the connection limits deliveries in any case.
         let size = outbox.put_replayed_message(&message, None);
+        cx.tell_delivered(session_id, &message);
         cx.clients.subscriptions.note_sent(id, 1, size);
         if !delivery.barrier {
             let bookmark = record.bookmark();

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use quire_broker::{
-    Access, BrokerConfig, EventsConfig, LeftTopic, RecordedTopic, SowTopicSettings, TableExpiration,
+    Access, BrokerConfig, DeliveredTopic, Event, EventsConfig, LeftTopic, RecordedTopic, SowTopicSettings,
+    TableExpiration,
 };
 use quire_command::*;
 
@@ -14,6 +15,7 @@ use crate::pair::*;
 const STATUS: &str = "/quire/ClientStatus";
 const STATS: &str = "/quire/SowStats";
 const LEFT: &str = "/quire/Left/orders";
+const DELIVERED: &str = "/quire/Delivered/a/0";
 
 fn recording(topics: &[&str]) -> BrokerConfig {
     let mut config = config();
@@ -119,6 +121,65 @@ fn the_records_of_each_last_value_topic_are_counted_in_each_interval() {
     let counts: Vec<_> =
         told(&mut pair, 1, STATS).iter().map(|stats| stats["record_count"].clone()).collect();
     assert_eq!(counts, [1, 1, 1]);
+}
+
+/// A broker that publishes deliveries of orders. The client 1 is of the server itself and receives
+/// them, and the client 2 receives orders.
+fn delivering(filter: Option<&str>) -> Pair {
+    let wanted =
+        DeliveredTopic { name: "a/0".into(), topic: "^orders".into(), filter: filter.map(Into::into) };
+    let events = EventsConfig { delivered: vec![wanted], ..EventsConfig::default() };
+    let mut pair = Pair::with(BrokerConfig { events, ..config() });
+    pair.connect_as(1, Access::Internal);
+    pair.log_on(1, "engine");
+    pair.subscribe(1, &subscribe(3, DELIVERED));
+    pair.subscribe(1, &subscribe(4, "orders"));
+    pair.client(2, "reader");
+    pair.subscribe(2, &subscribe(3, "^"));
+    pair.client(3, "shop");
+    pair.turn();
+    pair.take(1);
+    pair.take(2);
+    pair
+}
+
+#[test]
+fn each_delivery_to_a_client_is_a_message_when_an_action_wants_it() {
+    let mut pair = delivering(Some("/id > 1"));
+    for (sequence, topic) in [(1, "orders"), (2, "orders"), (3, "other")] {
+        pair.publish(3, sequence, topic, &format!(r#"{{"id":{sequence}}}"#));
+    }
+    pair.turn();
+    let [delivered] = &told(&mut pair, 1, DELIVERED)[..] else { panic!("one delivery") };
+    assert_eq!(delivered["subscriber"], "reader");
+    assert_eq!(delivered["topic"], "orders");
+    assert_eq!(delivered["message"], serde_json::json!({ "id": 2 }));
+    assert_eq!(pair.take_data(2).len(), 3, "a pattern without /quire/ gets none of them");
+    // Without a subscription, no message is made.
+    pair.disconnect(1);
+    pair.publish(3, 4, "orders", r#"{"id":4}"#);
+    pair.turn();
+    assert_eq!(pair.take_data(2).len(), 1);
+}
+
+#[test]
+fn deliveries_beyond_the_limit_start_no_action_and_are_counted() {
+    let mut pair = delivering(None);
+    for client in 10..60 {
+        pair.client(client, &format!("reader-{client}"));
+        pair.subscribe(client, &subscribe(3, "orders"));
+    }
+    pair.turn();
+    pair.publish(3, 1, "orders", &format!(r#"{{"text":"{}"}}"#, "x".repeat(1_000_000)));
+    pair.turn();
+    let count = told(&mut pair, 1, DELIVERED).len() as u64;
+    let left_out = pair.log.iter().filter_map(|event| match event {
+        Event::DeliveriesLeftOut { count, .. } => Some(*count),
+        _ => None,
+    });
+    assert_eq!(left_out.collect::<Vec<_>>(), [1], "one line in a second");
+    assert!((16..25).contains(&count), "{count}");
+    assert_eq!(pair.take_data(2).len(), 1);
 }
 
 #[test]

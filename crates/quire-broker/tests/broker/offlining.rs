@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use quire_broker::{BrokerConfig, Event, Limits, TransportConfig};
+use quire_broker::{BrokerConfig, Event, Limits, TransportConfig, TransportId};
 use quire_command::*;
 use tempfile::TempDir;
 
@@ -210,6 +210,114 @@ fn what_waits_for_all_clients_moves_to_disk_beginning_with_the_most() {
     for client in [3, 4] {
         assert!(world.pair.take_data(client) == world.published[100..]);
     }
+}
+
+/// A broker with two transports. The clients 2 and 3 are of the first one, which has these limits,
+/// and client 4 is of the other one.
+fn two_transports(limited: TransportConfig) -> World {
+    let mut world = World::new(0, Limits::default(), TransportConfig::default());
+    let path = Some(world.directory.path().to_owned());
+    let limits = Limits { message_disk_path: path, ..Limits::default() };
+    let other = TransportConfig { name: "other".to_owned(), ..TransportConfig::default() };
+    let limited = TransportConfig { client_max_capacity: 1000, ..limited };
+    world.pair = Pair::with(BrokerConfig { transports: vec![limited, other], limits, ..config() });
+    world.pair.client(1, "publisher");
+    for client in 2..=4 {
+        world.pair.connect_over(client, TransportId(u16::from(client == 4)));
+        world.pair.log_on(client, &format!("subscriber-{client}"));
+        world.pair.subscribe(client, &subscribe(7, "orders"));
+        world.pair.turn();
+        world.pair.take(client);
+    }
+    world
+}
+
+#[test]
+fn what_waits_for_the_clients_of_a_transport_stays_within_its_limit_of_the_memory() {
+    let limited = TransportConfig { message_memory_limit: Some(6 << 20), ..TransportConfig::default() };
+    let mut world = two_transports(limited);
+    for client in 2..=4 {
+        world.pair.set_writable(client, false);
+    }
+    world.publish(150, 100_000);
+    let in_memory = world.in_memory(2) + world.in_memory(3);
+    assert!(in_memory <= (6 << 20) + MIB, "{in_memory} bytes are in memory");
+    assert!(world.is_offlined(2) && world.is_offlined(3) && !world.is_offlined(4));
+    assert!(world.in_memory(4) > 14_000_000, "the other transport has another limit");
+    for client in 2..=4 {
+        world.pair.set_writable(client, true);
+    }
+    world.pair.turn();
+    for client in 2..=4 {
+        assert!(world.pair.take_data(client) == world.published);
+    }
+}
+
+#[test]
+fn a_client_of_a_transport_without_disk_is_ended_at_the_limit_of_the_transport() {
+    let limited = TransportConfig {
+        message_memory_limit: Some(6 << 20),
+        message_disk_limit: Some(0),
+        ..TransportConfig::default()
+    };
+    let mut world = two_transports(limited);
+    world.pair.set_writable(2, false);
+    world.publish(30, 100_000);
+    world.pair.set_writable(3, false);
+    world.publish(50, 100_000);
+    assert_eq!(world.pair.take(2), [Said::Error(Code::SlowConsumer), Said::Closed]);
+    let ended = |event: &Event| matches!(event, Event::Ended { reason, .. } if reason.contains("message_memory_limit of the transport"));
+    assert_eq!(world.logged(ended), 1);
+    assert_eq!(world.files(), 0);
+    world.pair.set_writable(3, true);
+    world.pair.turn();
+    assert_eq!(world.pair.take_data(3), world.published);
+    assert_eq!(world.pair.take_data(4), world.published);
+}
+
+#[test]
+fn the_client_with_the_most_on_disk_is_ended_at_the_disk_limit_of_its_transport() {
+    let limited = TransportConfig {
+        message_disk_limit: Some(24 << 20),
+        max_client_backlog: 2 << 20,
+        ..TransportConfig::default()
+    };
+    let mut world = two_transports(limited);
+    world.pair.set_writable(2, false);
+    world.publish(80, 100_000);
+    world.pair.set_writable(3, false);
+    world.publish(120, 100_000);
+    let ended = |event: &Event| matches!(event, Event::Ended { reason, .. } if reason.contains("message_disk_limit of the transport"));
+    assert_eq!(world.logged(ended), 1);
+    let said = world.pair.take(2);
+    assert_eq!(said[said.len() - 2..], [Said::Error(Code::SlowConsumer), Said::Closed]);
+    assert!(world.is_offlined(3));
+    assert_eq!(world.pair.take_data(4), world.published);
+}
+
+#[test]
+fn the_log_has_at_most_one_line_a_second_about_clients_that_are_offlined() {
+    let limited = TransportConfig { max_client_backlog: 1024, ..TransportConfig::default() };
+    let mut world = World::new(1, Limits::default(), limited);
+    let mut received = Vec::new();
+    for _ in 0..20 {
+        world.pair.set_writable(2, false);
+        world.publish(60, 50_000);
+        assert!(world.is_offlined(2));
+        world.pair.set_writable(2, true);
+        world.pair.turn();
+        assert!(!world.is_offlined(2));
+        received.extend(world.pair.take_data(2));
+        world.pair.pass(Duration::from_millis(100));
+    }
+    assert!(received == world.published);
+    let left_out = world.pair.log.iter().filter_map(|event| match event {
+        Event::ClientOfflined { left_out, .. } => Some(*left_out),
+        _ => None,
+    });
+    assert_eq!(left_out.collect::<Vec<_>>(), [0, 9]);
+    assert_eq!(world.logged(|event| matches!(event, Event::ClientOnline { .. })), 2);
+    assert!(world.pair.log.iter().any(|event| event.to_string().contains("9 more such lines were left out")));
 }
 
 #[test]

@@ -16,6 +16,7 @@ use std::time::Duration;
 use quire_journal::{Action, JournalError};
 use serde::Deserialize;
 
+use crate::delivered::Watch;
 use crate::entitlement::{Entitlements, EntrySettings, Explanation, Right, UserLimitSettings, UserLimits};
 use crate::events::EventsConfig;
 use crate::offline::{backlog_max, share_of};
@@ -237,6 +238,11 @@ pub struct TransportConfig {
     /// The part of `max_waiting` and of `message_disk_limit` that one connection may use, in
     /// thousandths.
     pub client_max_capacity: u16,
+    /// Bytes that may wait in memory for all of its connections; `None`: only the limit of all
+    /// transports together.
+    pub message_memory_limit: Option<u64>,
+    /// The same on disk. 0: its connections are not offlined.
+    pub message_disk_limit: Option<u64>,
     /// The age of the oldest unread message above which a connection is ended as `slow_consumer`,
     /// in nanoseconds; `None`: no age.
     pub client_message_age_limit_ns: Option<u64>,
@@ -300,6 +306,8 @@ pub struct Compiled {
     pub links: Vec<LinkDefinition>,
     pub entitlements: Option<Arc<Entitlements>>,
     pub user_limits: UserLimits,
+    /// The deliveries that actions want.
+    pub watches: Vec<Watch>,
 }
 
 /// The part of a configuration that a running server can exchange.
@@ -572,8 +580,9 @@ impl BrokerConfig {
         let links = self.replication.compile(&self.name, &options);
         let entitlements = Entitlements::compile(&self.entitlements, &options);
         let user_limits = UserLimits::compile(&self.user_limits);
-        match (queues, tables, links, entitlements, user_limits) {
-            (Ok(queues), Ok(mut tables), Ok(links), Ok(entitlements), Ok(user_limits)) => {
+        let watches = Watch::compile(&self.events.delivered, &options);
+        match (queues, tables, links, entitlements, user_limits, watches) {
+            (Ok(queues), Ok(mut tables), Ok(links), Ok(entitlements), Ok(user_limits), Ok(watches)) => {
                 let mut errors = ConfigErrors::default();
                 let known = computed::Known { tables: &tables, queues: &queues };
                 let computed = computed::compile(&self.views, &self.conflated_topics, &known, &options);
@@ -593,14 +602,15 @@ impl BrokerConfig {
                         errors.push(ConfigError::new(format!("queues[{index}].name"), refused));
                     }
                 }
-                errors.none_or(Compiled { rules, queues, tables, links, entitlements, user_limits })
+                errors.none_or(Compiled { rules, queues, tables, links, entitlements, user_limits, watches })
             }
-            (queues, tables, links, entitlements, user_limits) => {
+            (queues, tables, links, entitlements, user_limits, watches) => {
                 let mut errors = queues.err().unwrap_or_default();
                 errors.0.extend(tables.err().unwrap_or_default().0);
                 errors.0.extend(links.err().unwrap_or_default().0);
                 errors.0.extend(entitlements.err().unwrap_or_default().0);
                 errors.0.extend(user_limits.err().unwrap_or_default().0);
+                errors.0.extend(watches.err().unwrap_or_default().0);
                 Err(errors)
             }
         }
@@ -678,7 +688,9 @@ impl BrokerConfig {
                     transport.name, transport.max_message_size
                 ));
             }
-            let offlines = limits.message_disk_path.is_some() && limits.message_disk_limit > 0;
+            let offlines = limits.message_disk_path.is_some()
+                && limits.message_disk_limit > 0
+                && transport.message_disk_limit != Some(0);
             if backlog_max(transport.max_client_backlog, offlines) < size.into() {
                 warnings.push(format!(
                     "transport {:?}: max_client_backlog is {} bytes, and clients of the transport {name:?} may publish {size} \
@@ -768,7 +780,14 @@ impl TransportConfig {
 
     /// Bytes that may wait for one connection in memory, before it is offlined.
     pub fn memory_share(&self, max_waiting: u64) -> u64 {
-        self.max_client_backlog.min(share_of(max_waiting, self.client_max_capacity))
+        let limit = self.message_memory_limit.map_or(max_waiting, |limit| limit.min(max_waiting));
+        self.max_client_backlog.min(share_of(limit, self.client_max_capacity))
+    }
+
+    /// Bytes that may wait for one connection on disk.
+    pub fn disk_share(&self, limit_of_all: u64) -> u64 {
+        let limit = self.message_disk_limit.map_or(limit_of_all, |limit| limit.min(limit_of_all));
+        share_of(limit, self.client_max_capacity)
     }
 
     fn check(&self, path: &str, errors: &mut ConfigErrors) {
@@ -780,6 +799,7 @@ impl TransportConfig {
             ("max_patterns_per_connection", self.max_patterns_per_connection.into(), 0, 1 << 20),
             ("max_client_backlog", self.max_client_backlog, 1024, u64::MAX),
             ("client_max_capacity", self.client_max_capacity.into(), 1, 1000),
+            ("message_memory_limit", self.message_memory_limit.unwrap_or(1024), 1024, u64::MAX),
             ("client_message_age_limit_ns", self.client_message_age_limit_ns.unwrap_or(1), 1, u64::MAX),
             ("logon_timeout_ns", self.logon_timeout_ns, 1, u64::MAX),
         ];
@@ -799,6 +819,8 @@ impl Default for TransportConfig {
             max_patterns_per_connection: 1024,
             max_client_backlog: 64 << 20,
             client_max_capacity: 500,
+            message_memory_limit: None,
+            message_disk_limit: None,
             client_message_age_limit_ns: None,
             logon_timeout_ns: 5_000_000_000,
             authenticates: false,

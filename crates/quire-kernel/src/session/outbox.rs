@@ -269,11 +269,17 @@ impl Outbox {
         self.away.as_ref().map_or(0, |away| away.reading_size + away.pages_size)
     }
 
+    /// Bytes in memory that a job writes to disk.
+    pub fn writing_size(&self) -> usize {
+        self.away.as_ref().map_or(0, |away| away.writing_size)
+    }
+
     /// Bytes that wait in memory and count against the limit of the backlog.
     #[inline]
     pub fn backlog_size(&self) -> usize {
-        let writing_size = self.away.as_ref().map_or(0, |away| away.writing_size);
-        self.full_size + self.last.len() + writing_size - self.full_replayed_size - self.last_replayed_size
+        self.full_size + self.last.len() + self.writing_size()
+            - self.full_replayed_size
+            - self.last_replayed_size
     }
 
     /// The part of the backlog that only this outbox holds.

@@ -48,6 +48,8 @@ pub enum DestinationEvent {
     Accepted {
         /// The name of the instance.
         source: String,
+        /// Its group.
+        group: String,
         /// Its address.
         peer: String,
     },

@@ -435,12 +435,12 @@ impl Destination {
     fn welcome(&mut self, now: Instant, has_mark: bool, answer: Answer<'_>) {
         let Some(link) = self.link_mut() else { return };
         (link.phase, link.is_new) = (LinkPhase::Open, true);
-        let source = link.source.name.to_string();
+        let (source, source_group) = (link.source.name.to_string(), link.source.group.to_string());
         let Answer { instance, group, started_ns, sends_back } = answer;
         let welcome = Welcome { version: VERSION, instance, group, started_ns, has_mark, sends_back };
         self.send(now, &Frame::Welcome(welcome));
         let peer = self.peer.clone();
-        self.note(DestinationEvent::Accepted { source, peer });
+        self.note(DestinationEvent::Accepted { source, group: source_group, peer });
         self.outputs.push_back(DestinationOutput::Turn);
     }
 

@@ -46,6 +46,8 @@ pub enum SourceEvent {
     Up {
         /// The name of the instance.
         instance: String,
+        /// Its group.
+        group: String,
         /// Records after this position are sent.
         after: Position,
     },

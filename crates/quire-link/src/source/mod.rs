@@ -603,7 +603,7 @@ impl Source {
             return None;
         }
         self.acknowledged = after;
-        self.note(SourceEvent::Up { instance: instance.to_owned(), after });
+        self.note(SourceEvent::Up { instance: instance.to_owned(), group: group.to_owned(), after });
         Some(Greeted { instance: instance.to_owned(), started_ns, sends_back: welcome.sends_back })
     }
 

@@ -18,7 +18,7 @@ impl Intake<'_> {
         let publisher = PublisherId::of_instance(&self.cx.config.name, "events");
         for _ in 0..EVENTS_PER_PHASE_MAX {
             let Some(message) = self.cx.messages.events.pop() else { return };
-            let EventMessage { topic, correlation_id, headers, data } = message;
+            let EventMessage { topic, correlation_id, headers, data, .. } = message;
             let publish = Publish {
                 topic: topic.as_bytes(),
                 correlation_id: &correlation_id,
