@@ -166,8 +166,8 @@ spark-kills: setup
 
 # Processes are killed with `kill -9` at random moments, and what they left is compared. KIND is what is killed: `server` (while clients
 # publish), `client` (with stores in files, and its server), `queue` (its server or workers), `link` (instances that replicate, which are also
-# stopped and parted), `table` (the server of a last-value topic, or a program with tables), `protocol` (server, client or connection beside any
-# frame). A bounded number of rounds of each is part of `make test`. `make crash KIND=queue ROUNDS=200 SEED=7`.
+# stopped and parted), `table` (the server of a last-value topic, or a program with tables), `action` (a server with actions), `protocol` (server,
+# client or connection beside any frame). A bounded number of rounds of each is part of `make test`. `make crash KIND=queue ROUNDS=200 SEED=7`.
 crash: setup
 	$(BIN)/python tests/$(or $(KIND),server)_crashes.py $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
