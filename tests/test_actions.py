@@ -29,12 +29,11 @@ from quire.actions._run import Ended, Run, Runner, State
 from quire.actions._schedule import Schedule
 from quire.actions._table import STEP_OF, TRIGGER_OF
 from quire.actions._text import Value, expanded, to_bytes
-from quire.actions._translate import translated
 from quire.actions._triggers import Timetable
 from quire.actions._watchdog import STUCK, Watch, Watchdog
 from quire.config import Action
 from quire.testing import TestServer
-from support.actions import figures, messages, publish, running, runs, seen, seen_by
+from support.actions import figures, lines_of, messages, publish, running, runs, seen, seen_by
 from support.ports import reserve
 from support.stranger import ACK, MESSAGE, Stranger, subscribe
 from support.waiting import PATIENCE, wait_until
@@ -125,6 +124,26 @@ def by_a_message(directory: Path) -> dict[str, str]:
         [first] = seen_by(server)
     assert (first["TOPIC"], first["DATA"], first["DATA_LENGTH"]) == ("orders/b", '{"id":2}', "8")
     assert (first["CLIENT_NAME"], first["CORRELATION_ID"], first["MESSAGE_TYPE"]) == ("shop", "c-2", "json")
+    assert first["BOOKMARK"].endswith("|2|")
+    return first
+
+
+@trigger("deliver")
+def by_a_delivery(directory: Path) -> dict[str, str]:
+    on = {"deliver": {"topic": "^orders", "filter": "/id > 1"}}
+    with (
+        running(directory, seen(on)) as server,
+        quire.Client(server.url, name="reader") as reader,
+        quire.Client(server.url, name="shop") as client,
+    ):
+        orders = reader.subscribe("^orders")
+        for number in (1, 2):
+            client.publish("orders/a", {"id": number}, correlation_id=f"c-{number}")
+        [first] = seen_by(server)
+        assert [orders.get(timeout=PATIENCE).json()["id"] for _ in range(2)] == [1, 2]
+    assert (first["TOPIC"], first["DATA"], first["DATA_LENGTH"]) == ("orders/a", '{"id":2}', "8")
+    assert (first["SUBSCRIBER"], first["CLIENT_NAME"]) == ("reader", "shop")
+    assert (first["CORRELATION_ID"], first["MESSAGE_TYPE"]) == ("c-2", "json")
     assert first["BOOKMARK"].endswith("|2|")
     return first
 
@@ -281,6 +300,7 @@ def by_a_link(directory: Path, name: str) -> dict[str, str]:
                 directory / "one",
                 *([seen({name: {"destination": "^tw"}})] if is_of_source else []),
                 replication={"destination": [link]},
+                group="near",
             )
         )
         with running(
@@ -288,6 +308,7 @@ def by_a_link(directory: Path, name: str) -> dict[str, str]:
             *([] if is_of_source else [seen(name)]),
             replication={"address": f"127.0.0.1:{port}"},
             name="two",
+            group="far",
         ) as two:
             wait_until(lambda: one.replication.stats()["destinations"][0]["state"] == "live")
             one.replication.downgrade("two")
@@ -302,7 +323,7 @@ def by_a_link(directory: Path, name: str) -> dict[str, str]:
 def of_source(name: str) -> Started:
     def run(directory: Path) -> dict[str, str]:
         first = by_a_link(directory, f"replication_{name}")
-        assert first["DESTINATION"] == "two"
+        assert (first["DESTINATION"], first["PEER_NAME"], first["PEER_GROUP"]) == ("two", "two", "far")
         assert first["REMOTE_ADDRESS"].startswith("127.0.0.1:")
         return first
 
@@ -316,7 +337,7 @@ for each in ("connect", "disconnect", "downgrade", "upgrade", "resync_complete")
 def of_destination(name: str) -> Started:
     def run(directory: Path) -> dict[str, str]:
         first = by_a_link(directory, name)
-        assert first["PEER_NAME"] == "one"
+        assert (first["PEER_NAME"], first["PEER_GROUP"]) == ("one", "near")
         assert first["REMOTE_ADDRESS"].startswith("127.0.0.1:")
         return first
 
@@ -402,18 +423,12 @@ def carried(directory: Path, *steps: Any, data: Any = None, outcome: str = "ok",
 
 @step("log")
 def a_line(directory: Path) -> None:
-    lines: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = lines.append  # type: ignore[method-assign,assignment]
-    logging.getLogger("quire.server").addHandler(handler)
-    try:
-        with carried(directory, {"log": {"level": "warning", "text": "got {{DATA}}"}}):
-            pass
-    finally:
-        logging.getLogger("quire.server").removeHandler(handler)
-    [found] = [
-        each for each in lines if getattr(each, "line_id", "") == "60-0001" and "got" in each.getMessage()
-    ]
+    with (
+        lines_of("60-0001") as lines,
+        carried(directory, {"log": {"level": "warning", "text": "got {{DATA}}"}}),
+    ):
+        pass
+    [found] = [each for each in lines if "got" in each.getMessage()]
     assert (found.levelname, found.getMessage()) == ("WARNING", "action 'act': got {\"id\":7}")
 
 
@@ -429,6 +444,13 @@ def a_message(directory: Path) -> None:
         [found] = client.subscribe("out", bookmark=quire.EPOCH, until=quire.NOW)
         assert (found.data, found.correlation_id) == (b'{"id":7}\x01', "c")
         assert found.headers == {"a": "go", "quire-actions": "act"}
+    steps = [publish("records", '{"id": 1, "n": 1}')]
+    for key, number in ((1, 2), (2, 2)):
+        data = f'{{"id": {key}, "n": {number}}}'
+        steps.append({"publish": {"topic": "records", "data": data, "update_only": True}})
+    with carried(directory / "update", *steps, **RECORDS) as server, quire.Client(server.url) as client:
+        assert [record.json() for record in client.sow("records")] == [{"id": 1, "n": 2}]
+        assert messages(server, "records") == [{"id": 1, "n": 1}, {"id": 1, "n": 2}]
     delta = {"publish": {"topic": "records", "data": "{{DATA}}", "delta": True}}
     with carried(directory / "delta", delta, **RECORDS) as server, quire.Client(server.url) as client:
         assert [record.json() for record in client.sow("records")] == [{"id": 7}]
@@ -453,6 +475,22 @@ def a_delete(directory: Path) -> None:
     with carried(directory, *steps, **RECORDS) as server, quire.Client(server.url) as client:
         assert messages(server, "out") == [2]
         assert list(client.sow("records")) == []
+
+
+@step("compact_records")
+def records_are_compacted(directory: Path) -> None:
+    compact = {"compact_records": {"topic": "^rec", "into": "FREED"}}
+    action = {"name": "act", "on": {"publish": "go"}, "do": [compact, publish("out", "{{FREED}}")]}
+    with running(directory, action, **RECORDS) as server, quire.Client(server.url) as client:
+        client.publish_many("records", [{"id": number, "text": "x" * 1000} for number in range(2000)])
+        client.flush()
+        client.sow_delete("records", filter="/id % 8 != 0")
+        client.publish("go", {})
+        wait_until(lambda: runs(server, "act") == 1)
+        [freed] = messages(server, "out")
+        # An eighth of two million bytes is left, and the pages were half empty or more.
+        assert freed > 1_000_000
+        assert sorted(record.json()["id"] for record in client.sow("records")) == list(range(0, 2000, 8))
 
 
 def of_journal(verb: str) -> Carried:
@@ -615,6 +653,19 @@ for each in ("reset_entitlements", "reset_authentication"):
     step(each)(of_users(each))
 
 
+@pytest.mark.parametrize("name", ["reset_entitlements", "reset_authentication"])
+def test_a_reset_of_a_user_forgets_the_results_of_this_user(name: str, tmp_path: Path) -> None:
+    action = {"name": "act", "on": {"event": "go"}, "do": {name: "^an"}}
+    with running(tmp_path, action) as server:
+        forgotten: list[Callable[[str], bool]] = []
+        server._forget_results = forgotten.append  # type: ignore[method-assign,assignment]
+        assert server._actions is not None
+        server._actions.start("event", {})
+        wait_until(lambda: runs(server, "act") == 1)
+        [selects] = forgotten
+        assert [selects(user) for user in ("anna", "bert")] == [True, False]
+
+
 @step("extract")
 def fields_are_extracted(directory: Path) -> None:
     steps = (
@@ -627,9 +678,22 @@ def fields_are_extracted(directory: Path) -> None:
 
 @step("translate")
 def a_message_is_translated(directory: Path) -> None:
-    steps = ({"translate": {"to": "nvfix", "into": "PAIRS"}}, publish("out", "{{PAIRS:json}}"))
-    with carried(directory, *steps, data={"id": 7, "name": "a"}) as server:
+    steps = (
+        {"translate": {"to": "xml"}},
+        {"log": "{{DATA}}"},
+        {"translate": {"to": "msgpack"}},
+        {"translate": {"to": "bson", "into": "OTHER"}},
+        {"translate": {"from": "OTHER", "message_type": "bson", "to": "json", "into": "JSON"}},
+        publish("out", "{{JSON}}"),
+    )
+    order = {"order": {"@id": "7", "line": [{"n": "1"}, {"n": "2"}]}}
+    with carried(directory, *steps, data=order) as server:
+        assert messages(server, "out") == [order]
+    pairs = ({"translate": {"to": "nvfix", "into": "PAIRS"}}, publish("out", "{{PAIRS:json}}"))
+    with carried(directory / "pairs", *pairs, data={"id": 7, "name": "a"}) as server:
         assert messages(server, "out") == ["id=7\x01name=a\x01"]
+    with carried(directory / "nested", *pairs, data={"a": {"b": 1}}, outcome="failed") as server:
+        assert "messages of the type nvfix have none" in figures(server, "act")["last_error"]
 
 
 @step("increment")
@@ -753,6 +817,86 @@ def test_a_record_that_an_action_deleted_starts_no_action_of_its_chain(tmp_path:
             wait_until(lambda number=number: runs(server, "again") == number)  # type: ignore[misc]
         assert list(client.sow("records")) == []
         assert runs(server, "again") == 2
+
+
+def test_each_way_of_delivery_starts_the_trigger_deliver(tmp_path: Path) -> None:
+    action = {
+        "name": "told",
+        "on": {"deliver": "^(orders|jobs)$"},
+        "do": publish("told", '"{{SUBSCRIBER}} {{TOPIC}} {{DATA}}"'),
+    }
+    with running(tmp_path, action, **QUEUE) as server, contextlib.ExitStack() as stack:
+
+        def client(name: str) -> quire.Client:
+            return stack.enter_context(quire.Client(server.url, name=name))
+
+        shop = client("shop")
+        shop.publish("orders", 1)
+        shop.publish("jobs", 3)
+        shop.flush()
+        replay = client("replay").subscribe("orders", bookmark=quire.EPOCH)
+        assert replay.get(timeout=PATIENCE).json() == 1
+        live = client("live").subscribe("orders")
+        conflating = client("conflating").subscribe("orders", conflation="100ms", conflation_key="/id")
+        client("worker").subscribe("jobs").get(timeout=PATIENCE).ack()
+        shop.publish("orders", 2)
+        shop.flush()
+        for subscription in (replay, live, conflating):
+            assert subscription.get(timeout=PATIENCE).json() == 2
+        expected = {
+            *("replay orders 1", "replay orders 2", "live orders 2", "conflating orders 2", "worker jobs 3"),
+        }
+        wait_until(lambda: set(messages(server, "told")) == expected)
+        # Messages of other topics, and those that the clients of actions receive, do not count.
+        assert sorted(messages(server, "told")) == sorted(expected)
+
+
+def test_a_message_that_an_action_published_is_delivered_without_a_new_run(tmp_path: Path) -> None:
+    echo = {"name": "echo", "on": {"deliver": "^orders"}, "do": publish("{{TOPIC}}/echo{{NONE}}", "{{DATA}}")}
+    with running(tmp_path, echo) as server, quire.Client(server.url) as client:
+        subscription = client.subscribe("^orders")
+        for number in (1, 2):
+            client.publish("orders", number)
+            assert [subscription.get(timeout=PATIENCE).topic for _ in range(2)] == ["orders", "orders/echo"]
+            wait_until(lambda number=number: runs(server, "echo") == number)  # type: ignore[misc]
+        assert messages(server, "orders/echo") == [1, 2]
+        assert messages(server, "orders/echo/echo") == []
+
+
+def test_a_trigger_takes_the_messages_of_its_source(tmp_path: Path) -> None:
+    orders = {"name": "^orders$", "message_type": "json"}
+    actions = [
+        {
+            "name": source,
+            "on": {"publish": {"topic": "orders", "source": source}},
+            "do": publish(f"seen-{source}", "{{DATA}}"),
+        }
+        for source in ("all", "local", "replicated")
+    ]
+    reserved, port = reserve()
+    link = {
+        "name": "two",
+        "sync_type": "sync",
+        "addresses": [f"127.0.0.1:{port}"],
+        "topic": orders,
+        "exclude_validation": "replicate",
+    }
+    with (
+        reserved,
+        running(tmp_path / "one", *actions, replication={"destination": [link]}) as one,
+        running(tmp_path / "two", *actions, name="two", replication={"address": f"127.0.0.1:{port}"}) as two,
+    ):
+        for server, numbers in ((one, (1, 2)), (two, (3, 4))):
+            with quire.Client(server.url) as client:
+                for number in numbers:
+                    client.publish("orders", number)
+                client.flush()
+        wait_until(lambda: runs(two, "all") == 4)
+        wait_until(lambda: runs(one, "local") == runs(two, "local") == runs(two, "replicated") == 2)
+        assert messages(one, "seen-local") == [1, 2]
+        assert messages(one, "seen-replicated") == []
+        assert messages(two, "seen-local") == [3, 4]
+        assert messages(two, "seen-replicated") == [1, 2]
 
 
 def test_runs_beyond_the_limit_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -938,22 +1082,6 @@ def test_a_record_is_due_once_and_only_after_its_time() -> None:
     assert list(conditions.due(35.0)) == ["once more"]
 
 
-def test_messages_are_translated_or_refused() -> None:
-    assert translated(b"35=D\x0138=5\x01", "fix", "json") == b'{"35":"D","38":"5"}'
-    assert translated(b'{"35":"D","38":5,"40":null}', "json", "fix") == b"35=D\x0138=5\x0140=\x01"
-    for data, source, target in (
-        (b"{", "json", "nvfix"),
-        (b"[1]", "json", "nvfix"),
-        (b'{"a":{"b":1}}', "json", "nvfix"),
-        (b'{"a":1}', "json", "fix"),
-        (b'{"a":"x\\u0001y"}', "json", "nvfix"),
-        (b"a\x01", "nvfix", "json"),
-        (b"a=1\x01a=2\x01", "nvfix", "json"),
-    ):
-        with pytest.raises(ValueError, match=r"\w"):
-            translated(data, source, target)
-
-
 # The watchdog
 
 
@@ -999,58 +1127,48 @@ def mistake(tmp_path: Path, text: str) -> str:
     return str(raised.value).replace(f"{file}:", "")
 
 
+#: Triggers, of which each is refused with a text.
+BAD_TRIGGERS: dict[str, str] = {
+    '{ schedul = "4h" }': 'action[0].on[0].schedul: unknown trigger; did you mean "schedule"?',
+    '{ schedule = "25:00" }': "action[0].on[0].schedule: expected a time such as",
+    '"schedule"': "action[0].on[0].schedule.at: this key is required",
+    '{ signal = "SIGKILL" }': "action[0].on[0].signal: expected",
+    '{ publish = { topic = "a", filter = "/a =" } }': "action[0].on[0].publish.filter:",
+    '{ publish = { topic = "a", flter = "/a" } }': 'did you mean "filter"?',
+    '{ publish = { topic = "a", source = "here" } }': "action[0].on[0].publish.source: expected",
+    '{ deliver = { topic = "a", filter = "/a =" } }': "action[0].on[0].deliver.filter:",
+    '{ expire_message = "none" }': 'no queue and no last-value topic has the name "none"',
+    '{ delete_message = "none" }': 'no last-value topic has the name "none"',
+}
+#: Steps, of which each is refused with a text.
+BAD_STEPS: dict[str, str] = {
+    '"rotate_log"': 'action[0].do[0].rotate_log: unknown step; did you mean "rotate_logs"?',
+    '{ rotate_logs = "x" }': 'action[0].do[0].rotate_logs: expected no value: write "rotate_logs"',
+    "{ archive_journal = {} }": "expected exactly one of age and size_max",
+    '{ execute = ["/bin/true"] }': "it requires allow_execute = true",
+    '{ log = "{{name}}" }': "{{name}} is no variable",
+    '{ log = "{{NAME:xml}}" }': "expected one of json, base64, url, filter",
+    '{ delete_records = { topic = "a", filter = "/a = \'{{A}}\'" } }': "write {{A:filter}}",
+    '{ publish = { topic = "^a", data = "" } }': "expected a name, and no pattern",
+    '{ publish = { topic = "/quire/a", data = "" } }': "only the server publishes",
+    '{ publish = { topic = "a", data = "", update_only = true } }': 'no last-value topic has the name "a"',
+    '{ compact_records = "a" }': 'no last-value topic has the name "a"',
+    '{ if_free_space = { path = ".", below = "many" } }': "below: 'many' is not a size",
+}
+#: Actions that start themselves.
+CYCLES: dict[str, str] = {
+    '{ publish = "a" }': '{ publish = { topic = "a", data = "x" } }',
+    '{ deliver = "a" }': '{ publish = { topic = "a", data = "x" } }',
+    '{ event = "a" }': '{ raise_event = "a" }',
+}
+
+
 @pytest.mark.parametrize(
     ("on", "do", "expected"),
     [
-        (
-            '{ schedul = "4h" }',
-            '"rotate_logs"',
-            'action[0].on[0].schedul: unknown trigger; did you mean "schedule"?',
-        ),
-        ('{ schedule = "25:00" }', '"rotate_logs"', "action[0].on[0].schedule: expected a time such as"),
-        ('"schedule"', '"rotate_logs"', "action[0].on[0].schedule.at: this key is required"),
-        ('{ signal = "SIGKILL" }', '"rotate_logs"', "action[0].on[0].signal: expected"),
-        (
-            '{ publish = { topic = "a", filter = "/a =" } }',
-            '"rotate_logs"',
-            "action[0].on[0].publish.filter:",
-        ),
-        ('{ publish = { topic = "a", flter = "/a" } }', '"rotate_logs"', 'did you mean "filter"?'),
-        (
-            '"startup"',
-            '"rotate_log"',
-            'action[0].do[0].rotate_log: unknown step; did you mean "rotate_logs"?',
-        ),
-        (
-            '"startup"',
-            '{ rotate_logs = "x" }',
-            'action[0].do[0].rotate_logs: expected no value: write "rotate_logs"',
-        ),
-        ('"startup"', "{ archive_journal = {} }", "expected exactly one of age and size_max"),
-        ('"startup"', '{ execute = ["/bin/true"] }', "it requires allow_execute = true"),
-        ('"startup"', '{ log = "{{name}}" }', "{{name}} is no variable"),
-        ('"startup"', '{ log = "{{NAME:xml}}" }', "expected one of json, base64, url, filter"),
-        (
-            '"startup"',
-            '{ delete_records = { topic = "a", filter = "/a = \'{{A}}\'" } }',
-            "write {{A:filter}}",
-        ),
-        ('"startup"', '{ publish = { topic = "^a", data = "" } }', "expected a name, and no pattern"),
-        ('"startup"', '{ publish = { topic = "/quire/a", data = "" } }', "only the server publishes"),
-        ('"startup"', '{ if_free_space = { path = ".", below = "many" } }', "below: 'many' is not a size"),
-        (
-            '{ expire_message = "none" }',
-            '"rotate_logs"',
-            'no queue and no last-value topic has the name "none"',
-        ),
-        ('{ delete_message = "none" }', '"rotate_logs"', 'no last-value topic has the name "none"'),
-        ('"deliver"', '"rotate_logs"', "a trigger for each delivery is not in this version"),
-        (
-            '{ publish = "a" }',
-            '{ publish = { topic = "a", data = "x" } }',
-            "action[0].do[0]: a cycle: a starts a",
-        ),
-        ('{ event = "a" }', '{ raise_event = "a" }', "a cycle: a starts a"),
+        *((on, '"rotate_logs"', expected) for on, expected in BAD_TRIGGERS.items()),
+        *(('"startup"', do, expected) for do, expected in BAD_STEPS.items()),
+        *((on, do, "action[0].do[0]: a cycle: a starts a") for on, do in CYCLES.items()),
     ],
 )
 def test_a_mistake_has_its_key_and_its_line(on: str, do: str, expected: str, tmp_path: Path) -> None:

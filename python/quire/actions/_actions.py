@@ -79,6 +79,10 @@ class Actions:
         self._clock: Clock | None = None
         #: Destinations that are connected.
         self._connected: set[str] = set()
+        #: The last instance at each destination, and its group.
+        self._peers: dict[str, tuple[str, str]] = {}
+        #: The groups of the instances that have sent records.
+        self._groups: dict[str, str] = {}
         self._signals: dict[int, Any] = {}
 
     @property
@@ -111,11 +115,13 @@ class Actions:
             threading.Thread(target=self._begin, name="quire-actions-start", daemon=True).start()
 
     def _begin(self) -> None:
-        config = self._server.config
-        about = About(config, self._clients, self._runner, self._names, self._places, self.states)
+        config, journal = self._server.config, self._server._running_engine.journal()
+        about = About(
+            config, self._clients, self._runner, self._names, self._places, self.states, journal.path_of
+        )
         for state in self._enabled:
             for index, part in enumerate(state.triggers):
-                if SOURCES[part.entry.name] in ("log", "records"):
+                if SOURCES[part.entry.name] in ("log", "delivered", "records"):
                     watcher = Watcher(state, index, about)
                     self._watchers.append(watcher)
                     watcher.start()
@@ -203,9 +209,15 @@ class Actions:
         trigger = _LINES[line_id]
         if line_id == "12-0004" and fields.get("is_waited_for"):
             trigger = "replication_upgrade"
-        destination = fields.get("destination", "")
+        destination, source = fields.get("destination", ""), fields.get("source", "")
         if line_id == "12-0001":
             self._connected.add(destination)
+            self._peers[destination] = fields["instance"], fields["group"]
+        if line_id == "12-0007":
+            self._groups[source] = fields["group"]
+        peer, group = self._peers.get(destination, (destination, ""))
+        if source:
+            peer, group = source, self._groups.get(source, "")
         if line_id == "12-0003":
             if destination not in self._connected:
                 return
@@ -213,8 +225,8 @@ class Actions:
         if trigger not in self._by_trigger:
             return
         variables: dict[str, Value] = {
-            "PEER_NAME": fields.get("source") or fields.get("instance") or destination,
-            "PEER_GROUP": "",
+            "PEER_NAME": peer,
+            "PEER_GROUP": group,
             "REMOTE_ADDRESS": fields.get("peer") or self._address_of(destination),
             "REASON": fields.get("reason") or "",
             "DESTINATION": destination,

@@ -12,7 +12,7 @@ from quire._filter import Filter
 from quire._text import nearest
 from quire._units import seconds, size
 from quire.actions._schedule import Schedule
-from quire.actions._table import LATER, LATER_OPTIONS, STEP_OF, TRIGGER_OF, Entry, Option
+from quire.actions._table import LATER, STEP_OF, TRIGGER_OF, Entry, Option
 from quire.actions._text import NAME, names_in
 from quire.config._mistakes import expected, got
 
@@ -152,9 +152,6 @@ def _mistakes_of(
     for option, given_value in options.items():
         known = entry.option(option)
         if known is None:
-            if (reason := LATER_OPTIONS.get((entry.name, option))) is not None:
-                yield f"{key}.{option}", reason
-                continue
             close = nearest(option, [each.name for each in entry.options])
             yield f"{key}.{option}", f'unknown key; did you mean "{close}"?' if close else "unknown key"
             continue
@@ -289,6 +286,10 @@ def _mistakes_with_others(
     needs_records = ("delete_message", "oof_message", "condition_timeout", "alert")
     if entry.name in needs_records and not records and topic not in views:
         yield f"{key}.topic", f"no last-value topic has the name {got(topic)}"
+    if entry.name == "publish" and options.get("update_only") is True and not records:
+        yield f"{key}.update_only", f"no last-value topic has the name {got(topic)}"
+    if entry.name == "compact_records" and not is_pattern(topic) and not records and topic not in views:
+        yield f"{key}.topic", f"no last-value topic has the name {got(topic)}"
     if entry.name == "publish" and "data" in options and topic.startswith("/quire/"):
         yield f"{key}.topic", "only the server publishes to topics that begin with /quire/"
 
@@ -371,7 +372,7 @@ def _may_start(step: Part, trigger: Part, config: Config) -> bool:
         case "publish" if (topic := literal("topic")) is not None:
             if on == "expire_message":
                 return _enters(config, topic, trigger.get("topic"))
-            return on in ("publish", "oof_message", "condition_timeout", "alert") and matches(
+            return on in ("publish", "deliver", "oof_message", "condition_timeout", "alert") and matches(
                 trigger.get("topic"), target_of(config, topic)
             )
         case "delete_records" if (topic := literal("topic")) is not None:

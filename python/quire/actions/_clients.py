@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from quire._errors import DisconnectedError
 from quire.client._blocking import Client
 from quire.client._options import ClientOptions, Reconnect
+from quire.client._publish import CoreMessage
+from quire.client._receipts import Receipt
 from quire.client._stores import BookmarkStore
+from quire.client._threads import finish
 
 if TYPE_CHECKING:
     from quire._quire import Inside
@@ -112,6 +115,11 @@ class Clients:
             clients, self._clients = self._clients, {}
         for client in clients.values():
             client.close(1.0)
+
+
+def publish(client: Client, message: CoreMessage) -> None:
+    """Publishes a message, which may have options that the methods of a client do not have."""
+    finish(client._publish(Receipt, message, None, None))
 
 
 def _init(client: Client, options: ClientOptions) -> None:

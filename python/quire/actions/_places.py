@@ -48,9 +48,11 @@ class Places:
 
 
 def place_name(action: str, part: Part) -> str:
-    """The name of the place of a trigger. It has another one when its topic or filter changes."""
-    about = json.dumps([part.entry.name, part.get("topic"), part.get("filter")])
-    return f"{action}-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
+    """The name of the place of a trigger. It has another one when its topic, filter or source changes."""
+    about = [part.entry.name, part.get("topic"), part.get("filter")]
+    if (source := part.get("source")) not in (None, "all"):
+        about.append(source)
+    return f"{action}-{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]}"
 
 
 def _read(path: Path) -> dict[str, int]:

@@ -16,14 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from quire import _quire
+from quire._arguments import AUTO
 from quire._errors import QuireError
 from quire._filter import Filter, MessageType
 from quire._units import seconds, size
 from quire.actions._check import Part, matches, share_or_size
+from quire.actions._clients import publish
 from quire.actions._files import compress, files_of, is_compressed
 from quire.actions._run import Run, State, StepFailed, Stopped
 from quire.actions._text import Value, data_of, expanded, text_of, to_bytes
-from quire.actions._translate import translated
+from quire.client._publish import message_to_core
 from quire.config._logging import LEVELS
 from quire.server._log import line
 
@@ -134,9 +136,21 @@ def _log_line(step: _Step) -> None:
 def _publish(step: _Step) -> None:
     headers: dict[str, str | bytes] = {**step.values("headers"), CHAIN_HEADER: ",".join(step.chain)}
     with step.steps.clients.of(step.state.name) as client:
-        send = client.delta_publish if step.given("delta") else client.publish
-        correlation_id = step.optional("correlation_id") or None
-        send(step.text("topic"), step.data("data"), headers=headers, correlation_id=correlation_id)
+        message = message_to_core(
+            step.text("topic"),
+            step.data("data"),
+            AUTO,
+            None,
+            step.optional("correlation_id") or None,
+            headers,
+            None,
+            None,
+            None,
+            None,
+            is_delta=step.given("delta"),
+            is_update=step.given("update_only"),
+        )
+        publish(client, message)
         client.flush(timeout=_FLUSH_TIMEOUT)
 
 
@@ -236,7 +250,16 @@ def _replication(step: _Step, act: str) -> None:
 
 
 def _reset(step: _Step) -> None:
-    step.server._forget_results()
+    wanted = step.optional("user")
+    step.server._forget_results(lambda user: matches(wanted, user))
+
+
+def _compact_records(step: _Step) -> None:
+    topic, freed = step.text("topic"), 0
+    # Each call frees a part, so that the data loop does other work between them.
+    while count := step.server._running_engine.compact_records(topic):
+        freed += count
+    step.set("into", freed)
 
 
 def _extract(step: _Step) -> None:
@@ -271,10 +294,8 @@ def message_type_of(variables: Mapping[str, Value]) -> MessageType:
 
 def _translate(step: _Step) -> None:
     source = step.given("message_type") or message_type_of(step.run.variables)
-    if source not in ("json", "nvfix", "fix"):
-        raise StepFailed(f"messages of the type {source} cannot be translated")
     target = step.given("to")
-    step.set("into", translated(data_of(step.variable("from")), source, target))
+    step.set("into", _quire.translate(data_of(step.variable("from")), source, target))
     if step.given("into") == "DATA":
         step.run.variables["MESSAGE_TYPE"] = target
 
@@ -360,6 +381,7 @@ STEPS: Final[Mapping[str, Callable[[_Step], None]]] = {
     "publish": _publish,
     "query_records": _query_records,
     "delete_records": _delete_records,
+    "compact_records": _compact_records,
     "archive_journal": _journal("archive"),
     "compress_journal": _journal("compress"),
     "remove_journal": _journal("remove"),

@@ -100,6 +100,7 @@ VARIABLES: Final = {
     "CORRELATION_ID": "its correlation id",
     "SOW_KEY": "the key of the record",
     "REASON": "why: of an end of a connection (see [Event topics](operations.md#event-topics)), of an expiry, of a lost link",
+    "SUBSCRIBER": "the name of the client to which the message is delivered",
     "SOURCE_TOPIC": "of a message of a queue: the topic to which it was published",
     "DELIVERIES": "of a message of a queue: how often it was delivered",
     "CANCELS": "of a message of a queue: how often it was cancelled",
@@ -111,8 +112,8 @@ VARIABLES: Final = {
     "BYTES": "the bytes that wait for the client",
     "SUB_ID": "the number of the subscription on its connection",
     "OPTIONS": "its options, separated by commas",
-    "PEER_NAME": "the name of the other instance",
-    "PEER_GROUP": "its group; empty: it is not known",
+    "PEER_NAME": "the name of the other instance; of a destination before its first connection: its name here",
+    "PEER_GROUP": "its group; empty before the first connection",
     "DESTINATION": "the name of the destination",
     "THREAD": "the part that is stuck",
     "SECONDS": "for how long, in whole seconds",
@@ -166,9 +167,27 @@ TRIGGERS: Final[tuple[Entry, ...]] = (
     Entry(
         "publish",
         "a message is published. For a queue, name its underlying topic",
-        (_TOPICS, _FILTER),
+        (
+            _TOPICS,
+            _FILTER,
+            Option(
+                "source",
+                "word",
+                "only messages that clients of this server published, or only those of other instances",
+                choices=("all", "local", "replicated"),
+                default="all",
+            ),
+        ),
         short="topic",
         variables=_MESSAGE,
+    ),
+    Entry(
+        "deliver",
+        "a message is delivered to a subscriber of a client: one run for each message and subscription. Records of "
+        "queries, and messages about records that leave, do not count",
+        (_TOPICS, _FILTER),
+        short="topic",
+        variables=(*_MESSAGE, "SUBSCRIBER"),
     ),
     Entry(
         "expire_message",
@@ -280,6 +299,8 @@ _LINKS: Final = (
     Option("age", "duration", "of the oldest message that is not acknowledged", required=True),
 )
 
+_WITH_FIELDS: Final = ("json", "nvfix", "fix", "msgpack", "bson", "xml")
+
 STEPS: Final[tuple[Entry, ...]] = (
     Entry(
         "log",
@@ -303,6 +324,12 @@ STEPS: Final[tuple[Entry, ...]] = (
             Option("topic", "topic", "the topic, a name", required=True),
             Option("data", "data", "the data", required=True),
             Option("delta", "flag", "publishes a delta", default=False),
+            Option(
+                "update_only",
+                "flag",
+                "for a last-value topic: publishes nothing when there is no record with the key of the message",
+                default=False,
+            ),
             Option("headers", "values", "the headers"),
             Option("correlation_id", "text", "the correlation id"),
         ),
@@ -323,10 +350,17 @@ STEPS: Final[tuple[Entry, ...]] = (
         "deletes records of last-value topics",
         (Option("topic", "topics", "the topic, or a pattern", required=True), _FILTER, _INTO),
     ),
+    Entry(
+        "compact_records",
+        "moves the records of last-value topics together in memory, and frees the rest. The variable gets the number of "
+        "bytes",
+        (_TOPICS, _INTO),
+        short="topic",
+    ),
     *(
         Entry(
             f"{verb}_journal",
-            f"{verb}s full journal files, as `quire journal {verb}` does",
+            f"{verb}{'es' if verb.endswith('s') else 's'} full journal files, as `quire journal {verb}` does",
             (_AGE, _SIZE_MAX),
             one_of=("age", "size_max"),
         )
@@ -371,7 +405,12 @@ STEPS: Final[tuple[Entry, ...]] = (
         _LINKS,
     ),
     *(
-        Entry(name, "checks users again: forgets the results of earlier checks, and reads the files of users")
+        Entry(
+            name,
+            "checks users again: forgets the results of earlier checks, and reads the files of users",
+            (Option("user", "names", "the user, or a pattern. Default: every user"),),
+            short="user",
+        )
         for name in ("reset_entitlements", "reset_authentication")
     ),
     Entry(
@@ -384,16 +423,16 @@ STEPS: Final[tuple[Entry, ...]] = (
     ),
     Entry(
         "translate",
-        "writes a message without nested objects in another type",
+        "writes a message in another type. The fields keep their paths",
         (
             Option("from", "variable", "the variable with the message", default="DATA"),
             Option(
                 "message_type",
                 "word",
                 "its type. Default: MESSAGE_TYPE",
-                choices=("json", "nvfix", "fix"),
+                choices=_WITH_FIELDS,
             ),
-            Option("to", "word", "the other type", required=True, choices=("json", "nvfix", "fix")),
+            Option("to", "word", "the other type", required=True, choices=_WITH_FIELDS),
             Option("into", "variable", "the variable that gets the result", default="DATA"),
         ),
     ),
@@ -454,16 +493,6 @@ STEP_OF: Final = {entry.name: entry for entry in STEPS}
 
 #: Triggers and steps of the promise that need parts which this version does not have.
 LATER: Final = {
-    "deliver": "a trigger for each delivery is not in this version",
-    "compact_records": "records need no compaction: the log is the only file that grows",
     "enable_proxied_transfer": "queues over several instances are not in this version",
     "disable_proxied_transfer": "queues over several instances are not in this version",
-}
-
-#: The same for options, by the names of their triggers and steps.
-LATER_OPTIONS: Final = {
-    ("publish", "source"): "the trigger gets all messages in this version: remove source",
-    ("publish", "update_only"): "a publish cannot depend on the record in this version",
-    ("reset_entitlements", "user"): "all users are checked again: remove user",
-    ("reset_authentication", "user"): "all users are checked again: remove user",
 }

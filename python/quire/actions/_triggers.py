@@ -25,6 +25,7 @@ from quire.actions._run import Run, Runner, State, time_text
 from quire.actions._schedule import Schedule
 from quire.actions._steps import CHAIN_HEADER
 from quire.actions._text import Value
+from quire.config._actions import delivery_name
 from quire.server._log import line
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ SOURCES: Final[Mapping[str, str]] = {
     "signal": "signal",
     "admin": "request",
     "publish": "log",
+    "deliver": "delivered",
     "expire_message": "log",
     "delete_message": "log",
     "oof_message": "records",
@@ -183,9 +185,13 @@ class Watcher(threading.Thread):
             store = about.places.store if about.places is not None else None
         name = f"{USER}/{self._state.name}/{self._index}"
         self._client = client = about.clients.made(name, store)
-        if SOURCES[self._part.entry.name] == "log":
-            return self._follow_log(client)
-        return self._follow_records(client)
+        match SOURCES[self._part.entry.name]:
+            case "log":
+                self._follow_log(client)
+            case "delivered":
+                self._follow_delivered(client)
+            case _:
+                self._follow_records(client)
 
     def _follow_log(self, client: Client) -> None:
         """Runs the action for each message, one after the other. The place moves on after each run."""
@@ -221,9 +227,20 @@ class Watcher(threading.Thread):
             for run in self._published(message):
                 self._about.runner.submit(self._state, run)
 
+    def _is_from_wanted_source(self, message: Message) -> bool:
+        source = self._part.get("source")
+        if source == "all":
+            return True
+        bookmark = message.bookmark
+        # Other instances send messages of the log only.
+        path = [] if bookmark is None else self._about.path_of(bookmark)
+        # The file of a message that the log does not have any more was removed just now.
+        is_replicated: bool = source == "replicated"
+        return bool(path) is is_replicated
+
     def _published(self, message: Message) -> Iterator[Run]:
         chain = chain_of(message)
-        if self._state.name not in chain:
+        if self._state.name not in chain and self._is_from_wanted_source(message):
             about = self._about
             variables = variables_of(message, about.type_of(message.source_topic), about.names)
             yield Run(self._part.entry.name, variables, chain)
@@ -266,6 +283,30 @@ class Watcher(threading.Thread):
             },
             chain,
         )
+
+    def _follow_delivered(self, client: Client) -> None:
+        """The core publishes each delivery. A delivery has no place."""
+        part, about = self._part, self._about
+        subscription = client.subscribe(f"/quire/Delivered/{delivery_name(self._state.name, self._index)}")
+        self.is_ready.set()
+        for message in subscription:
+            chain = chain_of(message)
+            if self._state.name in chain:
+                continue
+            found = json.loads(message.data)
+            data, bookmark = _data_in(message.data, found), found["bookmark"] or ""
+            variables: dict[str, Value] = {
+                "TOPIC": found["topic"],
+                "DATA": data,
+                "DATA_LENGTH": len(data),
+                "MESSAGE_TYPE": found["message_type"],
+                "BOOKMARK": bookmark,
+                "TIMESTAMP": time_text(found["timestamp"] / 1e9),
+                "CLIENT_NAME": about.names.of(bookmark.partition("|")[0]),
+                "CORRELATION_ID": message.correlation_id or "",
+                "SUBSCRIBER": found["subscriber"] or "",
+            }
+            about.runner.submit(self._state, Run(part.entry.name, variables, chain))
 
     def _follow_records(self, client: Client) -> None:
         """The records that match, and those that match no longer."""
@@ -337,10 +378,14 @@ class About:
         names: Names,
         places: Places | None,
         states: Mapping[str, State],
+        path_of: Callable[[str], list[str] | None],
     ) -> None:
+        """`path_of`: the instances that a message has passed before this one, by its bookmark; `None`: the log does
+        not have it."""
         from quire._units import seconds
 
         self.config = config
+        self.path_of = path_of
         self.clients = clients
         self.runner = runner
         self.names = names

@@ -20,7 +20,7 @@ from quire._quire import explain_entitlement
 from quire.admin._errors import HTTPError
 from quire.config import Config
 from quire.server._guard import Guard
-from quire.server._identity import ANONYMOUS, Given, Identity, Refused
+from quire.server._identity import ANONYMOUS, Given, Identity, Refused, Selects, every
 from quire.server._log import line
 from quire.server._logons import pairs
 
@@ -148,11 +148,12 @@ class Access:
                     "the users of the HTTP server were not changed: %s", error, extra=line("02-0005")
                 )
 
-    def forget(self) -> None:
-        """Keeps no result of a check any longer."""
+    def forget(self, selects: Selects = every) -> None:
+        """Keeps no result of a check of these users any longer."""
+        # Each of these results is made again from that of the guard.
         self._kept.clear()
         if self._guard is not None:
-            self._guard.forget()
+            self._guard.forget(selects)
 
     def close(self) -> None:
         """Checks no more credentials."""

@@ -19,6 +19,7 @@ from quire.admin._questions import Questions
 from quire.admin._sampler import Sampler
 from quire.admin._statistics import History, Store
 from quire.config._admin import IN_MEMORY, Admin
+from quire.server._identity import Selects, every
 from quire.server._tls import RELOAD_INTERVAL
 
 if TYPE_CHECKING:
@@ -143,10 +144,10 @@ class Administration:
         if self._access is not None:
             self._access.replace(guard)
 
-    def forget_users(self) -> None:
-        """Checks every user again."""
+    def forget_users(self, selects: Selects = every) -> None:
+        """Checks these users again."""
         if self._access is not None:
-            self._access.forget()
+            self._access.forget(selects)
 
     def answer(self, question: bytes, done: Callable[[str | None, str], None]) -> None:
         """Answers a question of a client about the statistics, on another thread.

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, field_validator
 
+from quire._errors import QuireError
+from quire._filter import Filter
 from quire.config._mistakes import expected
 from quire.config._model import Model
 from quire.config._values import DurationLike, duration_between
@@ -75,23 +77,52 @@ class Wanted:
     expired: frozenset[str]
     #: Last-value topics whose records are deleted.
     deleted: frozenset[str]
+    #: Deliveries: their names, topics and filters.
+    delivered: tuple[tuple[str, str, str | None], ...]
     #: Events of clients: also for the names of publishers.
     clients: bool
 
 
 def wanted_of(actions: Sequence[Action]) -> Wanted:
     """Returns what actions need of the core. Triggers with mistakes are left out."""
-    expired, deleted, clients = set(), set(), False
-    for trigger in (each for action in actions if action.enabled for each in action.on):
+    expired, deleted, delivered, clients = set(), set(), [], False
+    triggers = (
+        (delivery_name(action.name, index), trigger)
+        for action in actions
+        if action.enabled
+        for index, trigger in enumerate(action.on)
+    )
+    for delivery, trigger in triggers:
         name, value = (trigger, None) if isinstance(trigger, str) else next(iter(trigger.items()), ("", None))
         topic = value.get("topic") if isinstance(value, Mapping) else value
         clients |= name not in _WITHOUT_CLIENTS
         if isinstance(topic, str) and topic and not topic.startswith("/quire/"):
+            if name == "deliver":
+                filter = value.get("filter") if isinstance(value, Mapping) else None
+                filter = filter if isinstance(filter, str) else None
+                if _is_sound(topic, filter):
+                    delivered.append((delivery, topic, filter))
             if name == "expire_message":
                 expired.add(topic)
             if name == "delete_message":
                 deleted.add(topic)
-    return Wanted(frozenset(expired), frozenset(deleted), clients)
+    return Wanted(frozenset(expired), frozenset(deleted), tuple(delivered), clients)
+
+
+def _is_sound(topic: str, filter: str | None) -> bool:
+    """Whether a pattern and a filter can be read. The check of actions reports those that cannot."""
+    try:
+        re.compile(topic)
+        if filter is not None:
+            Filter(filter)
+    except (re.error, QuireError):
+        return False
+    return True
+
+
+def delivery_name(action: str, index: int) -> str:
+    """The name of the deliveries that a trigger `deliver` of an action wants."""
+    return f"{action}/{index}"
 
 
 class Events(Model):

@@ -97,6 +97,10 @@ class Transport(Model):
     #: Bytes that may wait for a connection with ordinary subscriptions, before they go to disk or
     #: it is cut off.
     max_client_backlog: Annotated[int, size_between("64KB")] = 64 << 20
+    #: Bytes that may wait in memory for its clients, within the limit of all transports together.
+    message_memory_limit: Annotated[int, size_between("64KB")] | None = None
+    #: The same on disk. 0: none go to disk.
+    message_disk_limit: Annotated[int, size_between("0")] | None = None
     #: Default: that of the limits.
     client_max_capacity: Share | None = None
     #: Default: that of the limits.
@@ -121,6 +125,8 @@ class Transport(Model):
             max_subscriptions_per_connection: int = ...,
             max_patterns_per_connection: int = ...,
             max_client_backlog: SizeLike = ...,
+            message_memory_limit: SizeLike | None = ...,
+            message_disk_limit: SizeLike | None = ...,
             client_max_capacity: float | None = ...,
             client_message_age_limit: DurationLike | None = ...,
             logon_timeout: DurationLike = ...,
@@ -872,6 +878,9 @@ class Config(Model):
             "signals_clients": wanted.clients,
             "left": left,
             "expired": sorted(wanted.expired),
+            "delivered": [
+                {"name": name, "topic": topic, "filter": filter} for name, topic, filter in wanted.delivered
+            ],
         }
 
     def to_core(self, *, in_memory: bool = False, max_connections: int | None = None) -> str:
@@ -960,6 +969,8 @@ def limits_of_client(transport: Transport, limits: Limits) -> dict[str, int | No
     capacity = limits.client_max_capacity if capacity is None else capacity
     age = limits.client_message_age_limit if age is None else age
     return {
+        "message_memory_limit": transport.message_memory_limit,
+        "message_disk_limit": transport.message_disk_limit,
         "client_max_capacity": max(1, round(capacity * 1000)),
         "client_message_age_limit_ns": None if age is None else round(age * 1e9),
     }

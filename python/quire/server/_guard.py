@@ -14,7 +14,7 @@ from typing import Final
 from quire._errors import ConfigError
 from quire.config import Config
 from quire.config._authentication import Authentication
-from quire.server._identity import Checker, Given, Identity, Refused
+from quire.server._identity import Checker, Given, Identity, Refused, Selects, every
 from quire.server._tls import mark_of
 
 #: Logons about which a service is asked at the same time. The threads only wait.
@@ -124,9 +124,9 @@ class Guard:
         """Uses files that have changed. Ask `still` about each connection afterwards."""
         self._checker = checker
 
-    def forget(self) -> None:
-        """Keeps no result of a check any longer."""
-        self._checker.forget()
+    def forget(self, selects: Selects = every) -> None:
+        """Keeps no result of a check of these users any longer."""
+        self._checker.forget(selects)
 
     def close(self) -> None:
         """Begins no further check."""

@@ -26,7 +26,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from quire._errors import ConfigError
 from quire.config._authentication import Authentication
-from quire.server._identity import Checker, Given, Identity, Refused, is_name
+from quire.server._identity import Checker, Given, Identity, Refused, Selects, every, is_name
 
 #: The most bytes of an answer.
 ANSWER_SIZE_MAX: Final = 64 * 1024
@@ -52,9 +52,9 @@ class HttpUsers(Checker):
         self._cache = _Cache(settings.cache)
         self._clock = clock
 
-    def forget(self) -> None:
-        """Asks the service about each following logon."""
-        self._cache.clear()
+    def forget(self, selects: Selects = every) -> None:
+        """Asks the service about each following logon of these users."""
+        self._cache.forget(selects)
 
     def check(self, given: Given) -> Identity | Refused:
         """Decides about a logon."""
@@ -283,7 +283,8 @@ class _Cache:
         self._lock = threading.Lock()
         #: When each acceptance ends, oldest first.
         self._found: dict[bytes, tuple[float, Identity]] = {}
-        #: The number of times that it was cleared. An answer to a question of before is not kept.
+        #: The number of times that users were forgotten. An answer to an earlier question is not
+        #: kept.
         self._round = 0
 
     def find(self, given: Given) -> tuple[Identity | None, int]:
@@ -310,9 +311,9 @@ class _Cache:
                 del self._found[next(iter(self._found))]
             self._found[key] = time.monotonic() + lifetime, identity
 
-    def clear(self) -> None:
+    def forget(self, selects: Selects) -> None:
         with self._lock:
-            self._found.clear()
+            self._found = {key: found for key, found in self._found.items() if not selects(found[1].user)}
             self._round += 1
 
     def _key(self, given: Given) -> bytes:

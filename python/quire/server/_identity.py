@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -58,6 +58,15 @@ class Refused:
     is_unavailable: bool = False
 
 
+#: Whether a user is meant, by its name.
+Selects = Callable[[str], bool]
+
+
+def every(user: str) -> bool:
+    """Selects each user."""
+    return True
+
+
 class Checker(ABC):
     """Checks logons against files as they were at one time."""
 
@@ -69,8 +78,8 @@ class Checker(ABC):
     def check(self, given: Given) -> Identity | Refused:
         """Decides about a logon. It may take long, and runs on any thread."""
 
-    def forget(self) -> None:
-        """Keeps no result of a check any longer."""
+    def forget(self, selects: Selects = every) -> None:
+        """Keeps no result of a check of these users any longer."""
         return
 
     def still(self, identity: Identity) -> bool:

@@ -20,7 +20,7 @@ from quire._errors import ConfigError
 from quire._quire import Engine
 from quire.config import Config
 from quire.config._authentication import Authentication
-from quire.server._identity import Checker, Given, Identity, Refused
+from quire.server._identity import Checker, Given, Identity, Refused, Selects, every
 from quire.server._log import line
 
 if TYPE_CHECKING:
@@ -139,10 +139,10 @@ class Logons:
             if (changed := guard.changed()) is not None:
                 changed.add_done_callback(partial(self._soon, self._changed, guard))
 
-    def forget_results(self) -> None:
-        """After a reload: keeps no result of a check any longer."""
+    def forget_results(self, selects: Selects = every) -> None:
+        """Keeps no result of a check of these users any longer."""
         for guard in self._distinct:
-            guard.forget()
+            guard.forget(selects)
 
     def close(self) -> None:
         """Begins no further check."""

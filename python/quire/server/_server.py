@@ -29,7 +29,7 @@ from quire._quire import LINKS_ACCEPTED_MAX, Engine, Inside, tls_required
 from quire.client._define import DropReport, QueueChanges, QueueSettings, changes_to_core, settings_to_core
 from quire.config import Address, Config, LinkTLS, Logging, ServerTLS
 from quire.journal._journal import ServerJournal
-from quire.server._identity import Given, Identity
+from quire.server._identity import Given, Identity, Selects, every
 from quire.server._link_identity import identity_of
 from quire.server._log import LogTargets, line
 from quire.server._logons import LINKS, Logons, pairs
@@ -898,15 +898,15 @@ class Server:
             if each["transport"] != "actions" and transport in (None, each["transport"])
         }
 
-    def _forget_results(self) -> None:
-        """Checks every user again: keeps no result of a check, and reads the files of users."""
+    def _forget_results(self, selects: Selects = every) -> None:
+        """Checks these users again: keeps no result of a check, and reads the files of users."""
 
         def forget() -> None:
             if self._logons is not None:
-                self._logons.forget_results()
+                self._logons.forget_results(selects)
                 self._logons.refresh()
             if self._administration is not None:
-                self._administration.forget_users()
+                self._administration.forget_users(selects)
 
         self._on_loop(forget)
 
