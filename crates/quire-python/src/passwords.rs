@@ -19,6 +19,8 @@ use crossbeam_channel::bounded;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::interpreter;
+
 /// How long a check of the default cost, or of a lower one, may wait for a processor that nothing
 /// else wants. It takes about a tenth of it.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -39,7 +41,7 @@ pub fn check_password(py: Python<'_>, hash: &str, password: &[u8]) -> PyResult<b
     let params = Params::try_from(&hash).map_err(of_hash)?;
     let times = params.m_cost().saturating_mul(params.t_cost()).div_ceil(DEFAULT_COST);
     let password = password.to_vec();
-    match py.detach(|| checked(hash, password, PATIENCE * times)) {
+    match interpreter::outside(py, || checked(hash, password, PATIENCE * times)) {
         Ok(()) => Ok(true),
         Err(password_hash::Error::PasswordInvalid) => Ok(false),
         Err(error) => Err(of_hash(error)),
@@ -59,7 +61,7 @@ pub fn hash_password(
     let params =
         Params::new(memory, passes, lanes, None).map_err(|error| PyValueError::new_err(error.to_string()))?;
     let hasher = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
-    py.detach(|| hasher.hash_password(password)).map(|hash| hash.to_string()).map_err(of_hash)
+    interpreter::outside(py, || hasher.hash_password(password)).map(|hash| hash.to_string()).map_err(of_hash)
 }
 
 /// Returns what a check of an argon2id hash costs: the memory in KiB, the passes, and the lanes.
