@@ -617,6 +617,14 @@ impl Table {
         }
     }
 
+    /// With a granularity: the table does not know the states after messages before this position,
+    /// only those at the ends of periods.
+    pub fn set_exact_from(&mut self, position: Position) {
+        if let Some(history) = &mut self.history {
+            history.set_exact_from(position);
+        }
+    }
+
     /// The states that the history has; `None`: the table keeps no history.
     pub fn known_history(&self) -> Option<KnownHistory> {
         self.history.as_ref().map(History::known)

@@ -294,6 +294,7 @@ fn finish(
         snapshot_ns.copy_from_slice(&head.stamp[..8]);
         let begin = kept.map_or(Timestamp(u64::from_le_bytes(snapshot_ns)), |known| known.begin);
         state.table.set_history_begin(begin);
+        state.table.set_exact_from(head.position);
     }
     // A record that was removed from the log cannot be compared. The snapshot of a view belongs to
     // those of its sources.

@@ -143,6 +143,7 @@ impl World {
             }
             Step::Restore => {
                 self.table = restored(&mut self.table, table(self.granularity, 1 << 20));
+                self.table.set_exact_from(Position(self.position));
                 self.scans.clear();
             }
         }
@@ -228,6 +229,29 @@ fn a_version_within_one_period_is_not_kept() {
         put(&mut table, "a", at);
         assert_eq!(table.stats().versions, versions, "at {at}");
     }
+}
+
+#[test]
+fn with_a_granularity_the_state_after_a_message_is_known_while_its_records_are() {
+    let mut table = table(10, 1 << 20);
+    let exact = |table: &Table, at| {
+        let as_of = table.as_of(Timestamp(at), Some(Position(at)), Timestamp(120)).unwrap().unwrap();
+        assert_eq!(as_of.time, as_of.position.map_or(Timestamp(at / 10 * 10 - 1), |_| Timestamp(at)));
+        as_of.position.is_some()
+    };
+    for (at, key) in [(91, "a"), (101, "a"), (102, "b"), (103, "a"), (105, "c"), (111, "c"), (112, "d")] {
+        put(&mut table, key, at);
+    }
+    // Only the row of 101 was not kept. It was in the states after 101 and 102.
+    let known = [101, 102, 103, 105, 111, 112].map(|at| exact(&table, at));
+    assert_eq!(known, [false, false, true, true, true, true]);
+    // The end of a lifetime has a time and no position.
+    let expires = Some(Timestamp(118));
+    table.put(&Row { position: Position(114), timestamp: Timestamp(114), expires, ..row("e", "{}") });
+    assert!(table.pop_expired(Timestamp(119)));
+    assert_eq!([113, 115, 117, 118].map(|at| exact(&table, at)), [true, false, false, true]);
+    table.set_exact_from(Position(112));
+    assert_eq!([103, 111, 112].map(|at| exact(&table, at)), [false, false, true]);
 }
 
 #[test]
