@@ -157,6 +157,18 @@ impl Records {
         }
     }
 
+    /// The bytes of memory of all of it.
+    pub fn memory_size(&self) -> usize {
+        let kept = match self {
+            Records::Groups(_) => 0,
+            Records::Joins(joined) => {
+                let sources: usize = joined.source_figures().map(|source| source.memory_size).sum();
+                sources + joined.index_figures().map(|(_, _, index)| index.memory_size).sum::<usize>()
+            }
+        };
+        self.groups_size() + kept
+    }
+
     /// The records, or the combinations of records, that are in the groups.
     pub fn combination_count(&self) -> u64 {
         match self {
