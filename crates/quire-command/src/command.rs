@@ -72,6 +72,8 @@ pub enum LinkAction {
     Pause,
     /// Records are sent again.
     Resume,
+    /// The server lets clients in although its log may lack messages. It names no destination.
+    Admit,
 }
 
 /// The change that a [`Command::DefineQueue`] asks for.
@@ -165,6 +167,8 @@ pub struct Logon<'a> {
     pub run: u64,
     /// The highest sequence that a server has acknowledged to the run.
     pub persisted: u64,
+    /// The client only shows the server and administers it. So it is let in before other clients.
+    pub observes: bool,
 }
 
 /// A logon that waits until another thread has checked its password or token.
@@ -179,6 +183,7 @@ pub struct WaitingLogon {
     connection_number: u32,
     run: u64,
     persisted: u64,
+    observes: bool,
 }
 
 impl WaitingLogon {
@@ -194,6 +199,7 @@ impl WaitingLogon {
             connection_number: logon.connection_number,
             run: logon.run,
             persisted: logon.persisted,
+            observes: logon.observes,
         }
     }
 
@@ -212,6 +218,7 @@ impl WaitingLogon {
             connection_number: self.connection_number,
             run: self.run,
             persisted: self.persisted,
+            observes: self.observes,
         }
     }
 }

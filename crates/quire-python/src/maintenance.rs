@@ -126,6 +126,7 @@ pub fn link_action(name: &str) -> PyResult<LinkAction> {
         "upgrade" => Ok(LinkAction::Upgrade),
         "pause" => Ok(LinkAction::Pause),
         "resume" => Ok(LinkAction::Resume),
+        "admit" => Ok(LinkAction::Admit),
         _ => {
             Err(PyValueError::new_err(format!("{name:?} is not 'downgrade', 'upgrade', 'pause' or 'resume'")))
         }

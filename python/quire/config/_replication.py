@@ -155,6 +155,8 @@ class Replication(Model):
     #: The number of sync destinations that must have a message before it is persisted. Default:
     #: all.
     required_acks: Annotated[int, Field(ge=1, le=64)] | None = None
+    #: Instances that send to this one, and that are not destinations. After a lost disk, clients wait for them, too.
+    instances: Texts = ()
     #: Other instances connect to `address` over TLS only (docs/security.md).
     tls: ServerTLS | None = None
     #: How instances that connect prove their user. Default: the `authentication` of the
@@ -173,6 +175,7 @@ class Replication(Model):
             *,
             address: str | None = ...,
             required_acks: int | None = ...,
+            instances: str | Sequence[str] = ...,
             tls: ServerTLS | Table | None = ...,
             authentication: Authentication | Table | None = ...,
             logon_timeout: DurationLike = ...,
@@ -231,6 +234,7 @@ class Replication(Model):
             "authenticates": authenticates,
             "logon_timeout_ns": round(self.logon_timeout * 1e9),
             "required_acks": self.required_acks,
+            "instances": list(self.instances),
             "local_queues": local_queues,
             "destinations": [destination.to_core() for destination in self.destination],
         }

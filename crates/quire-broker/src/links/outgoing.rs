@@ -12,6 +12,8 @@ use quire_types::time::Instant;
 use quire_wire::link::{Frame, Mark};
 
 use super::behind::Behind;
+use super::incoming::Introduced;
+use super::members::Membership;
 use super::read::{LinkFound, LinkReading, LinkSearch};
 use super::{Links, Offer, offered};
 use crate::access::LinkUser;
@@ -37,6 +39,8 @@ pub(super) struct Shared {
 pub(super) struct Outgoing {
     pub(super) definition: Arc<Definition>,
     pub(super) number: usize,
+    /// The name of this instance.
+    own_name: Arc<str>,
     source: Source,
     /// Where reading continues. It keeps the files of the log that it needs.
     cursor: Option<Cursor>,
@@ -47,10 +51,20 @@ pub(super) struct Outgoing {
     /// Rejections of the destination, each with the run.
     rejected: Vec<(Bookmark, u64)>,
     behind: Behind,
+    /// The version of the members that the last `hello` had.
+    pub(super) told: u64,
+    /// The link sends all topics that another link of this instance sends.
+    pub(super) sends_all_topics: bool,
 }
 
 impl Outgoing {
-    pub(super) fn new(number: usize, definition: Arc<Definition>, place: LinkPlace) -> Self {
+    pub(super) fn new(
+        number: usize,
+        own_name: Arc<str>,
+        definition: Arc<Definition>,
+        place: LinkPlace,
+        sends_all_topics: bool,
+    ) -> Self {
         let settings = SourceSettings {
             name: definition.settings.name.clone(),
             group: definition.settings.group.clone(),
@@ -63,12 +77,15 @@ impl Outgoing {
         Outgoing {
             definition,
             number,
+            own_name,
             source,
             cursor: None,
             read_through: Position::ZERO,
             user: LinkUser::default(),
             rejected: Vec::new(),
             behind: Behind::default(),
+            told: 0,
+            sends_all_topics,
         }
     }
 
@@ -99,6 +116,11 @@ impl Outgoing {
 
     pub(super) fn set_start(&mut self, start: Start) {
         self.source.set_start(start);
+    }
+
+    /// Whether records are sent.
+    pub(super) fn is_live(&self) -> bool {
+        self.source.is_live()
     }
 
     pub(super) fn is_opening(&self) -> bool {
@@ -151,7 +173,7 @@ impl Outgoing {
 
     /// Does what is due: connects, reads and sends records, sends a heartbeat, looks at the age of
     /// messages that are not acknowledged. `shared` is a connection that the destination has made.
-    pub(super) fn advance(&mut self, cx: &mut Context, shared: Option<Shared>) {
+    pub(super) fn advance(&mut self, cx: &mut Context, shared: Option<Shared>, introduction: Introduced<'_>) {
         let now = cx.clock.now.instant;
         let (shared, user) = match shared {
             Some(Shared { connection, address, user }) => (Some((Connection(connection.0), address)), user),
@@ -160,10 +182,12 @@ impl Outgoing {
         let begun = self.source.begin_turn(now, &log_state(cx), shared);
         self.carry_out(cx);
         if let Some((connection, address)) = begun {
-            self.begin(cx, ConnectionId(connection.0), Some(address), user);
+            self.begin(cx, ConnectionId(connection.0), Some(address), user, introduction);
         }
-        self.read(cx);
-        self.source.end_turn(now);
+        let (members, _) = introduction;
+        self.read(cx, members.is_some_and(|members| members.fills(self.peer())));
+        let marks = members.map_or_else(Vec::new, |members| members.marks_for(self));
+        self.source.end_turn(now, &marks);
         self.carry_out(cx);
         self.report(cx);
         self.look_behind(cx);
@@ -194,6 +218,8 @@ impl Outgoing {
             greeted: Position::ZERO,
             now: cx.clock.now.wall,
             replicable: self.user.replicable(),
+            own_name: Arc::clone(&self.own_name),
+            fills: false,
         };
         let destination = self.number;
         let number = cx.begin_job(
@@ -257,8 +283,10 @@ impl Outgoing {
         connection: ConnectionId,
         shared: Option<String>,
         user: LinkUser,
+        (members, last): Introduced<'_>,
     ) {
         self.user = user;
+        self.told = members.map_or(0, Membership::version);
         let offers = offered(cx, &self.definition.route);
         let introduction = Introduction {
             instance: &cx.config.name,
@@ -266,6 +294,7 @@ impl Outgoing {
             started_ns: cx.started_ns(),
             topics: offers.iter().map(Offer::as_frame).collect(),
             excluded: self.definition.excluded().collect(),
+            members: members.map_or_else(Vec::new, |members| members.told(last)),
         };
         self.source.begin(cx.clock.now.instant, Connection(connection.0), shared, introduction);
         self.carry_out(cx);
@@ -313,7 +342,8 @@ impl Outgoing {
         self.source.handle_last_there(last);
     }
 
-    fn read(&mut self, cx: &mut Context) {
+    /// `fills`: the log of the destination may lack records.
+    fn read(&mut self, cx: &mut Context, fills: bool) {
         let before = self.source.scanned();
         let read = self.source.poll_read(cx.clock.now.instant, &log_state(cx), self.cursor.is_some());
         self.carry_out(cx);
@@ -336,6 +366,8 @@ impl Outgoing {
             greeted: self.source.greeted(),
             now: cx.clock.now.wall,
             replicable: self.user.replicable(),
+            own_name: Arc::clone(&self.own_name),
+            fills,
         };
         let has_filter = self.definition.route.topics.iter().any(|topic| topic.filter.is_some());
         if is_short && !has_filter {
