@@ -74,7 +74,7 @@ def test_views_have_the_answers_of_another_engine(tmp_path: Path, seed: int) -> 
             for topic, record in events():
                 client.publish(topic, record)
                 tables[topic][record["id"]] = record
-                # A bid goes, as a message that somebody has sent by mistake.
+                # One bid is deleted again.
                 if draw.random() < 0.05:
                     _delete(client, draw, tables, "bid")
             check(client, tables)

@@ -94,7 +94,7 @@ def test_spark_and_views_have_the_same_rows(spark: SparkSession, tmp_path: Path)
         .groupBy("desk")
         .agg(f.sum("qty").alias("qty"))
     )
-    # Orders of accounts that nobody has published have no desk.
+    # Some orders name an account that has no record. Their desk is NULL.
     assert {record["desk"] for record in desks} == {"north", "south", None}
     assert_equal(desks, [row.asDict() for row in of_desks.collect()], "desk")
 
