@@ -491,6 +491,13 @@ def records_are_compacted(directory: Path) -> None:
         # An eighth of two million bytes is left, and the pages were half empty or more.
         assert freed > 1_000_000
         assert sorted(record.json()["id"] for record in client.sow("records")) == list(range(0, 2000, 8))
+    # A topic of a pattern without records, and patterns without topics, have nothing to move.
+    entry = {"name": "all", "message_type": "json", "key": "/id", "pattern": "orders/.*"}
+    steps = [{"compact_records": topic} for topic in ("orders/a", "^orders/", "^none", "{{NONE:filter}}orders/b")]
+    with carried(directory / "pattern", *steps, sow_topic=entry):
+        pass
+    with carried(directory / "none", {"compact_records": "no{{NONE:filter}}ne"}, outcome="failed") as server:
+        assert "no last-value topic has the name" in figures(server, "act")["last_error"]
 
 
 def of_journal(verb: str) -> Carried:
@@ -1176,6 +1183,21 @@ def test_a_mistake_has_its_key_and_its_line(on: str, do: str, expected: str, tmp
     assert expected in text
     line = 7 if ".do[" in text else 5
     assert text.startswith(f"{line}:"), text
+
+
+@pytest.mark.parametrize(
+    ("on", "do"),
+    [
+        ('"startup"', '{ compact_records = "all" }'),
+        ('"startup"', '{ publish = { topic = "all", data = "x", update_only = true } }'),
+        ('{ oof_message = "all" }', '"rotate_logs"'),
+        ('{ expire_message = "all" }', '"rotate_logs"'),
+    ],
+)
+def test_the_name_of_an_entry_with_a_pattern_is_not_a_topic(on: str, do: str, tmp_path: Path) -> None:
+    entry = '[[sow_topic]]\nname = "all"\nmessage_type = "json"\nkey = "/id"\npattern = "orders/.*"\n'
+    text = mistake(tmp_path, f'{entry}[[action]]\nname = "a"\non = {on}\ndo = {do}\n')
+    assert 'last-value topic has the name "all": it is the name of an entry; write a topic that' in text
 
 
 def test_actions_that_start_each_other_are_refused(tmp_path: Path) -> None:

@@ -273,9 +273,10 @@ def _mistakes_with_others(
     if not isinstance(topic, str) or "{{" in topic:
         return
     queues = {queue.name for queue in (*config.queue, *config.local_queue)}
-    records = _keeps_values(config, topic)
+    records = keeps_values(config, topic)
+    unknown = f"no last-value topic has the name {got(topic)}{_of_pattern(config, topic)}"
     if entry.name == "expire_message" and topic not in queues and not records:
-        yield f"{key}.topic", f"no queue and no last-value topic has the name {got(topic)}"
+        yield f"{key}.topic", unknown.replace("no last-value", "no queue and no last-value", 1)
     if entry.name == "expire_message" and topic not in queues and "reason" in options:
         reasons = options["reason"]
         if [reasons] != ["time_limit"] and list(reasons) != ["time_limit"]:
@@ -285,20 +286,29 @@ def _mistakes_with_others(
         yield f"{key}.topic", f"{got(topic)} is computed from another topic: use oof_message"
     needs_records = ("delete_message", "oof_message", "condition_timeout", "alert")
     if entry.name in needs_records and not records and topic not in views:
-        yield f"{key}.topic", f"no last-value topic has the name {got(topic)}"
+        yield f"{key}.topic", unknown
     if entry.name == "publish" and options.get("update_only") is True and not records:
-        yield f"{key}.update_only", f"no last-value topic has the name {got(topic)}"
+        yield f"{key}.update_only", unknown
     if entry.name == "compact_records" and not is_pattern(topic) and not records and topic not in views:
-        yield f"{key}.topic", f"no last-value topic has the name {got(topic)}"
+        yield f"{key}.topic", unknown
     if entry.name == "publish" and "data" in options and topic.startswith("/quire/"):
         yield f"{key}.topic", "only the server publishes to topics that begin with /quire/"
 
 
-def _keeps_values(config: Config, topic: str) -> bool:
+def keeps_values(config: Config, topic: str) -> bool:
+    """Whether a name is that of a last-value topic. The name of an entry with a pattern is not."""
     return any(
-        each.name == topic or (each.pattern is not None and re.fullmatch(each.pattern, topic) is not None)
+        each.name == topic if each.pattern is None else re.fullmatch(each.pattern, topic) is not None
         for each in config.sow_topic
     )
+
+
+def _of_pattern(config: Config, name: str) -> str:
+    """What to write instead of the name of an entry with a pattern; empty: no entry has the name."""
+    for each in config.sow_topic:
+        if each.name == name and each.pattern is not None:
+            return f": it is the name of an entry; write a topic that the pattern {got(each.pattern)} matches"
+    return ""
 
 
 def _same_paths(actions: Sequence[tuple[int, Action]]) -> Iterator[Mistake]:

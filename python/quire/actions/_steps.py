@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from quire import _quire
 from quire._arguments import AUTO
-from quire._errors import QuireError
+from quire._errors import NotLastValueError, QuireError
 from quire._filter import Filter, MessageType
 from quire._units import seconds, size
-from quire.actions._check import Part, matches, share_or_size
+from quire.actions._check import Part, is_pattern, keeps_values, matches, share_or_size
 from quire.actions._clients import publish
 from quire.actions._files import compress, files_of, is_compressed
 from quire.actions._run import Run, State, StepFailed, Stopped
@@ -256,9 +256,14 @@ def _reset(step: _Step) -> None:
 
 def _compact_records(step: _Step) -> None:
     topic, freed = step.text("topic"), 0
-    # Each call frees a part, so that the data loop does other work between them.
-    while count := step.server._running_engine.compact_records(topic):
-        freed += count
+    try:
+        # Each call frees a part, so that the data loop does other work between them.
+        while count := step.server._running_engine.compact_records(topic):
+            freed += count
+    except NotLastValueError:
+        # A topic of an entry with a pattern is a topic only while it has records.
+        if not is_pattern(topic) and not keeps_values(step.server.config, topic):
+            raise
     step.set("into", freed)
 
 
