@@ -14,6 +14,10 @@ max_message_size = "16MB"
 max_connections = 10000
 max_patterns_per_connection = 1024    # LIKE and REGEXP_REPLACE in the filters of one connection
 max_client_backlog = "64MB"           # unread bytes in memory; above it they go to disk
+# message_memory_limit = "500MB"      # as in [limits], for the clients of this transport together. Default: none
+# message_disk_limit = "500MB"        # as in [limits], for the clients of this transport together. Default: none
+# client_max_capacity = 0.5           # as in [limits], for these clients; default: that of [limits]
+# client_message_age_limit = "5m"     # as in [limits], for these clients; default: that of [limits]
 max_subscriptions_per_connection = 1024
 logon_timeout = "5s"
 # tls = { certificate = "server.pem", private_key = "server.key" } # relative to this file. More keys: client_ca = "ca.pem",
