@@ -1,6 +1,6 @@
 """Writes the tables of docs/actions.md: `python tests/actions_page.py`.
 
-`tests/test_actions.py` checks that the page is up to date.
+`tests/test_action_check.py` checks that the page is up to date.
 """
 
 from __future__ import annotations

@@ -34,7 +34,10 @@ PYTEST: Final = (f"{BIN}/python", "-m", "pytest", "-q", "--hypothesis-profile", 
 
 #: Tests of a Python package: its modules run them in addition to the tests of their own name.
 PACKAGE_TESTS: Final = {
-    "quire/actions": ("test_actions", "test_action_examples"),
+    "quire/actions": (
+        *("test_action_triggers", "test_action_steps", "test_action_runs", "test_action_times"),
+        *("test_action_check", "test_action_examples"),
+    ),
     "quire/admin": ("test_admin", "test_console", "test_statistics"),
     "quire": ("test_arguments", "test_import", "test_message"),
     "quire/cli": ("test_cli", "test_cli_output", "test_command_line"),

@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import log_page
 import pytest
 import quire
@@ -389,3 +390,21 @@ def test_a_critical_line_is_written_before_its_thread_goes_on(tmp_path: Path, lo
     logger.critical("nobody writes it")
     wait_until(lambda: not any(each.name == "quire-log" for each in threading.enumerate()))
     assert "nobody" not in (tmp_path / "a.log").read_text()
+
+
+def test_the_log_is_rotated_and_its_level_is_changed_by_requests(tmp_path: Path) -> None:
+    log = {"target": "file", "file": "log/%n.log"}
+    with quire.testing.server(tmp_path, admin={"address": "127.0.0.1:0"}, logging=log) as server:
+        url = f"{server.admin_url}/quire/administrator/logging"
+        assert httpx.post(f"{url}/rotate", json={}).json() == {"rotated": True}
+        assert len(list((tmp_path / "log").iterdir())) == 2
+        assert httpx.post(f"{url}/level", json={"target": 0, "level": "debug"}).status_code == 200
+        logging.getLogger("quire.server").debug("very fine")
+        for body in (
+            {},
+            {"target": 1, "level": "info"},
+            {"target": 0, "level": "fine"},
+            {"target": True, "level": "info"},
+        ):
+            assert httpx.post(f"{url}/level", json=body).status_code == 400
+    assert "very fine" in (tmp_path / "log/2.log").read_text()

@@ -18,6 +18,11 @@ from support.waiting import wait_until
 
 #: The topic to which the action `seen` publishes.
 SEEN = "seen"
+#: Settings of a server with records, and of one with a queue.
+RECORDS: dict[str, Any] = {"sow_topic": {"name": "records", "message_type": "json", "key": "/id"}}
+QUEUE: dict[str, Any] = {
+    "queue": {"name": "jobs", "message_type": "json", "max_deliveries": 1, "retry_delay": []}
+}
 
 
 def seen(on: Any, *steps: Any, name: str = "seen") -> dict[str, Any]:
@@ -84,3 +89,18 @@ def seen_by(server: TestServer, count: int = 1, name: str = "seen") -> list[dict
     wait_until(lambda: runs(server, name) >= count)
     assert figures(server, name)["last_error"] == ""
     return messages(server)
+
+
+@contextmanager
+def carried(
+    directory: Path, *steps: Any, data: Any = None, outcome: str = "ok", **settings: Any
+) -> Iterator[TestServer]:
+    """A server on which an action with these steps has run once."""
+    action = {"name": "act", "on": {"publish": "go"}, "do": list(steps)}
+    with running(directory, action, **settings) as server:
+        with quire.Client(server.url, name="starter") as client:
+            client.publish("go", {"id": 7} if data is None else data)
+            client.flush()
+        wait_until(lambda: runs(server, "act") == 1)
+        assert figures(server, "act")["last_outcome"] == outcome, figures(server, "act")
+        yield server

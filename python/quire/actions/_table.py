@@ -1,8 +1,8 @@
 """The tables of triggers, steps and variables. The check of the configuration, the engine and docs/actions.md
 use them.
 
-A new trigger or step is an entry here and its code in `_triggers.py` or `_steps.py`. `tests/test_actions.py`
-fails until a test has run it.
+A new trigger or step is an entry here and its code in `_triggers.py` or `_steps.py`. The tests of the same
+names (`test_action_triggers.py`, `test_action_steps.py`) fail until they have run it.
 """
 
 from __future__ import annotations
