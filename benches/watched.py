@@ -12,8 +12,8 @@
                 file, the memory of the writer, and the time of a sample
 
 The rows take turns, so that what else the machine does falls on all. The ratios are medians of
-those of the rounds. A tab sends the requests of the overview at its intervals. The tabs run with a
-low priority, because browsers are on other machines.
+those of the rounds. A tab sends the requests of the overview at its intervals. The tabs get only
+the time that nothing else wants, because browsers are on other machines.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def _watching(server: Served, tabs: int, *, scrapes: bool) -> Iterator[Any]:
 
 
 def _watch(url: str, tabs: int, scrapes: bool, done: Any) -> None:
-    os.nice(10)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     requests = [_TAB] * tabs + [(("/metrics", 1.0),)] * scrapes
     threads = [
         threading.Thread(target=_open_tab, args=(url, paths, number / max(len(requests), 1), done))
