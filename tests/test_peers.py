@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benches.peers import last_values, replicated, report, server, work
+from benches.peers import last_values, replicated, report, server, sums, work
 from benches.peers.engine import Broker, LastValues, Replicated
 
 _LISTEN = "import socket, sys, threading; listener = socket.create_server(('127.0.0.1', int(sys.argv[1]))); "
@@ -34,6 +34,14 @@ def test_a_record_is_json_of_the_same_size_in_every_version() -> None:
 def test_a_group_has_one_percent_of_the_records() -> None:
     groups = [last_values.record(number, 0).group for number in range(1_000)]
     assert {groups.count(group) for group in groups} == {10}
+
+
+def test_an_amount_moves_to_the_next_group_with_each_version() -> None:
+    first, second = sums.amount(999, 0), sums.amount(999, 1)
+    assert len(first.data) == len(second.data) == sums.RECORD_SIZE
+    fields = json.loads(second.data)
+    assert (fields["id"], fields["group"], fields["amount"]) == (first.key, second.group, second.amount)
+    assert (first.group, second.group, second.amount - first.amount) == ("g0999", "g0000", 1)
 
 
 def test_a_table_leaves_out_an_engine_without_figures_and_names_ratios() -> None:

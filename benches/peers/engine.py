@@ -31,7 +31,7 @@ class NotOffered(Exception):
 class Engine(ABC):
     """One engine at one durability: how its servers are started, and what one client process does.
 
-    The tasks of a `Broker`, a `LastValues` and a `Replicated` run in separate processes, so that no
+    The tasks of a `Broker`, a `LastValues`, a `Sums` and a `Replicated` run in separate processes, so that no
     client's interpreter slows another one down. All of it does what the engine's own documentation
     recommends for throughput: pipelining, batches, prefetching.
     """
@@ -161,6 +161,31 @@ class LastValues(Single):
     def watch(self, ready: Callable[[int], None], came: Callable[[int], bool]) -> None:
         """Reads all records of the plain table, and tells `ready` how many. Then each change, until
         `came` returns true."""
+
+
+@dataclass(frozen=True)
+class Amount:
+    """One version of a record that counts in the sums of a group. `data` is JSON with the fields
+    `id`, `group` and `amount`."""
+
+    key: str
+    group: str
+    amount: int
+    data: bytes
+
+
+class Sums(Single):
+    """An engine that keeps the newest version of each record, and for each group the number and the
+    sum of its records."""
+
+    @abstractmethod
+    def update(self, records: Sequence[Amount]) -> None:
+        """Stores the records; returns when all are acknowledged at this durability, and the sums
+        have them. A key is not twice in any `WINDOW` of them. A record can move to another group."""
+
+    @abstractmethod
+    def sums(self) -> dict[str, tuple[int, int]]:
+        """The number and the sum of each group."""
 
 
 class Replicated(Engine):

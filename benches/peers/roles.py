@@ -44,6 +44,7 @@ class Result:
     start: float
     end: float
     count: int = 0
+    processor_s: float = 0.0
     latencies_ns: Sequence[int] = ()
 
 
@@ -94,9 +95,9 @@ def _child(results: Any, number: int, barrier: Barrier, role: Callable[..., Resu
 
 
 def timed(work: Callable[[], None]) -> Result:
-    start = time.monotonic()
+    start, used = time.monotonic(), time.process_time()
     work()
-    return Result(start, time.monotonic())
+    return Result(start, time.monotonic(), processor_s=time.process_time() - used)
 
 
 _SPAWN = multiprocessing.get_context("spawn")

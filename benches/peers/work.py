@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import brokers, last_values, replicated
-from .engine import Broker, Engine, LastValues, Replicated
+from . import brokers, last_values, replicated, sums
+from .engine import Broker, Engine, LastValues, Replicated, Sums
 from .roles import Figures, Scale
 
 Line = Callable[[Any, Any, Scale], Figures]
@@ -14,6 +14,7 @@ Line = Callable[[Any, Any, Scale], Figures]
 FAMILIES: dict[str, tuple[type[Engine], dict[str, Line]]] = {
     "logs and queues": (Broker, dict(brokers.LINES)),
     "last values": (LastValues, dict(last_values.LINES)),
+    "sums of groups": (Sums, dict(sums.LINES)),
     "two synced copies": (Replicated, dict(replicated.LINES)),
 }
 LINES: dict[str, Line] = {name: line for _, lines in FAMILIES.values() for name, line in lines.items()}
@@ -27,6 +28,7 @@ _BASES = {
     "watch": "insert",
     "update-indexed": "insert-indexed",
     "query-indexed": "insert-indexed",
+    "sums-update": "sums-insert",
 }
 
 

@@ -17,14 +17,14 @@ import quire
 # imports.
 from quire import Client
 
-from ..engine import Broker, Durability, LastValues, Record, Table, pauses
+from ..engine import Amount, Broker, Durability, LastValues, Record, Sums, Table, pauses
 
 #: Messages of one call, as with the other engines.
 _BATCH = 500
 
 
 @dataclass
-class Quire(Broker, LastValues):
+class Quire(Broker, LastValues, Sums):
     name = "quire"
 
     def version(self) -> str:
@@ -51,7 +51,7 @@ class Quire(Broker, LastValues):
             name = "keyed"
             message_type = "json"
             [[transaction_log.topic]]
-            name = "^(plain|indexed)$"
+            name = "^(plain|indexed|amounts)$"
             message_type = "json"
             [[sow_topic]]
             name = "plain"
@@ -62,6 +62,16 @@ class Quire(Broker, LastValues):
             message_type = "json"
             key = ["/id"]
             hash_index = [["/group"]]
+            [[sow_topic]]
+            name = "amounts"
+            message_type = "json"
+            key = ["/id"]
+            [[view]]
+            name = "sums"
+            message_type = "json"
+            underlying_topic = "amounts"
+            projection = ["/group", "COUNT(/id) AS /records", "SUM(/amount) AS /total"]
+            grouping = ["/group"]
             [[queue]]
             name = "work"
             message_type = "binary"
@@ -178,3 +188,20 @@ class Quire(Broker, LastValues):
             for batch in records.batches():
                 if came(len(batch)):
                     return
+
+    def update(self, records: Sequence[Amount]) -> None:
+        with Client(self._url) as client:
+            for start in range(0, len(records), _BATCH):
+                client.publish_many("amounts", [record.data for record in records[start : start + _BATCH]])
+            client.flush(timeout=600)
+            while self._view_is_behind(client):
+                time.sleep(0.001)
+
+    def sums(self) -> dict[str, tuple[int, int]]:
+        with Client(self._url) as client:
+            rows = [json.loads(record.data) for record in client.sow("sums")]
+        return {row["group"]: (row["records"], row["total"]) for row in rows}
+
+    def _view_is_behind(self, client: Client) -> bool:
+        (described,) = client._described_of(["sums"])
+        return bool(described["last_values"]["waiting_changes"])

@@ -1,4 +1,5 @@
-"""Redis: XADD in pipelines, a consumer group as the queue, one channel per key; a hash per record."""
+"""Redis: XADD in pipelines, a consumer group as the queue, one channel per key; a hash per record; sums
+that the client computes."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -14,7 +16,7 @@ from typing import Any
 
 import redis
 
-from ..engine import WINDOW, Broker, Durability, LastValues, NotOffered, Record, Table, pauses
+from ..engine import WINDOW, Amount, Broker, Durability, LastValues, NotOffered, Record, Sums, Table, pauses
 
 _BATCH = 500
 
@@ -37,7 +39,7 @@ return found
 
 
 @dataclass
-class Redis(Broker, LastValues):
+class Redis(Broker, LastValues, Sums):
     name = "Redis"
 
     def version(self) -> str:
@@ -223,6 +225,35 @@ class Redis(Broker, LastValues):
             for message in channel.listen():
                 if message["type"] == "message" and came(1):
                     return
+
+    def update(self, records: Sequence[Amount]) -> None:
+        with self._connected() as client:
+            for start in range(0, len(records), WINDOW):
+                window = records[start : start + WINDOW]
+                reads = client.pipeline(transaction=False)
+                for record in window:
+                    reads.hmget(f"amount:{record.key}", "group", "amount")
+                # The client is the only writer. With others it would WATCH the records, too.
+                counts: Counter[str] = Counter()
+                totals: Counter[str] = Counter()
+                writes = client.pipeline(transaction=True)
+                for record, (group, value) in zip(window, reads.execute(), strict=True):
+                    if group is not None:
+                        counts[group.decode()] -= 1
+                        totals[group.decode()] -= int(value)
+                    counts[record.group] += 1
+                    totals[record.group] += record.amount
+                    fields = {b"group": record.group, b"amount": record.amount, b"data": record.data}
+                    writes.hset(f"amount:{record.key}", mapping=fields)
+                for name, changes in (("counts", counts), ("totals", totals)):
+                    for group, change in changes.items():
+                        writes.hincrby(name, group, change)
+                writes.execute()
+
+    def sums(self) -> dict[str, tuple[int, int]]:
+        with self._connected() as client:
+            counts, totals = client.hgetall("counts"), client.hgetall("totals")
+        return {group.decode(): (int(count), int(totals[group])) for group, count in counts.items()}
 
 
 def _check_search(table: Table) -> None:
