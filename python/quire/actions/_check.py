@@ -43,12 +43,12 @@ class Part:
     """A trigger or a step of an action, with its options."""
 
     entry: Entry
+    #: The values of the options, with the defaults of those that are left out.
     options: Mapping[str, Any]
 
     def get(self, name: str) -> Any:
         """The value of an option, or its default."""
-        option = self.entry.option(name)
-        return self.options.get(name, None if option is None else option.default)
+        return self.options.get(name)
 
 
 def is_pattern(text: str) -> bool:
@@ -86,7 +86,8 @@ def parts_of(action: Action) -> tuple[list[Part], list[Part]]:
 def _part(given: Any, entries: Mapping[str, Entry]) -> Part:
     name, value = _named(given)
     entry = entries[name]
-    return Part(entry, _options(entry, value))
+    defaults = {option.name: option.default for option in entry.options}
+    return Part(entry, {**defaults, **_options(entry, value)})
 
 
 def _named(given: Any) -> tuple[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from quire.actions._check import Part, members_of, parts_of
@@ -185,15 +186,16 @@ class Runner:
             began, began_ns = time.monotonic(), time.time_ns()
             state.chain, state.began_ns = run.chain, began_ns
             try:
-                ended = self._steps(state, run)
+                outcome, step, error = self._steps(state, run)
             finally:
                 state.running -= 1
             state.recent.append((began_ns, time.time_ns(), run.chain))
-            ended = Ended(ended.outcome, ended.step, ended.error, time.monotonic() - began)
+            ended = Ended(outcome, step, error, time.monotonic() - began)
         self._note(state, run, ended)
         return ended
 
-    def _steps(self, state: State, run: Run) -> Ended:
+    def _steps(self, state: State, run: Run) -> tuple[Outcome, str | None, str | None]:
+        """Returns the outcome, the step that ended the run, and its error."""
         run.variables = {
             **self._always,
             "DATETIME": time_text(run.at),
@@ -202,17 +204,17 @@ class Runner:
             "ACTION_NAME": state.name,
         }
         for index, step in enumerate(state.steps):
-            where = f"do[{index}] {step.entry.name}"
             try:
                 self._carry(state, run, step)
             except Stopped:
-                return Ended("stopped", where)
+                return "stopped", _place(index, step), None
             except StepFailed as error:
-                return Ended("failed", where, str(error))
+                return "failed", _place(index, step), str(error)
             except Exception as error:  # A bug must not end the thread, and is seen.
+                where = _place(index, step)
                 _log.debug("action %s: %s", state.name, where, exc_info=True, extra=line("60-0006"))
-                return Ended("failed", where, f"{type(error).__name__}: {error}")
-        return Ended("ok")
+                return "failed", where, f"{type(error).__name__}: {error}"
+        return "ok", None, None
 
     def _note(self, state: State, run: Run, ended: Ended) -> None:
         state.counts[ended.outcome] += 1
@@ -225,6 +227,8 @@ class Runner:
             self._tell(_message(state, run, ended))
 
     def _write(self, state: State, run: Run, ended: Ended) -> None:
+        if ended.outcome in ("ok", "stopped") and not _log.isEnabledFor(logging.DEBUG):
+            return
         fields = {"action": state.name, "trigger": run.trigger}
         match ended.outcome:
             case "failed":
@@ -259,9 +263,19 @@ class Runner:
         return has_ended
 
 
+def _place(index: int, step: Part) -> str:
+    return f"do[{index}] {step.entry.name}"
+
+
 def time_text(at: float) -> str:
     """A time in UTC, to the microsecond. `at`: seconds since 1970."""
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%S.%f}Z"
+    microseconds = round(at * 1_000_000)
+    return f"{_second_text(microseconds // 1_000_000)}.{microseconds % 1_000_000:06}Z"
+
+
+@lru_cache(maxsize=256)
+def _second_text(second: int) -> str:
+    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def _message(state: State, run: Run, ended: Ended) -> str:

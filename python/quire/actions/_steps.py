@@ -90,9 +90,14 @@ class _Step:
     def text(self, name: str) -> str:
         """The text of an option with the values of its variables; empty: it has none."""
         value = self.given(name)
+        if value is None:
+            return ""
+        text = str(value)
+        if "{{" not in text:
+            return text
         option = self._part.entry.option(name)
         is_pattern = option is not None and option.kind in ("topics", "names")
-        return "" if value is None else expanded(str(value), self.run.variables, is_pattern=is_pattern)
+        return expanded(text, self.run.variables, is_pattern=is_pattern)
 
     def optional(self, name: str) -> str | None:
         """The same; `None`: the option is left out."""

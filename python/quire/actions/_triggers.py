@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from quire._errors import NotJournaledError, QuireError
@@ -66,6 +67,8 @@ SOURCES: Final[Mapping[str, str]] = {
     "event": "step",
 }
 
+#: Topics whose message types are kept.
+_TYPES_MAX: Final = 4096
 #: Publishers whose names are kept.
 _NAMES_MAX: Final = 100_000
 #: Seconds until a trigger tries again after its connection inside of the server has ended.
@@ -120,6 +123,7 @@ def types_of(config: Config) -> Callable[[str], str]:
     tables: dict[str, str] = {each.name: each.message_type for each in config.sow_topic}
     tables |= {each.name: each.message_type for each in config.view}
 
+    @lru_cache(maxsize=_TYPES_MAX)
     def of(topic: str) -> str:
         if topic in tables:
             return tables[topic]
