@@ -119,7 +119,9 @@ def records_are_compacted(directory: Path) -> None:
         assert sorted(record.json()["id"] for record in client.sow("records")) == list(range(0, 2000, 8))
     # A topic of a pattern without records, and patterns without topics, have nothing to move.
     entry = {"name": "all", "message_type": "json", "key": "/id", "pattern": "orders/.*"}
-    steps = [{"compact_records": topic} for topic in ("orders/a", "^orders/", "^none", "{{NONE:filter}}orders/b")]
+    steps = [
+        {"compact_records": topic} for topic in ("orders/a", "^orders/", "^none", "{{NONE:filter}}orders/b")
+    ]
     with carried(directory / "pattern", *steps, sow_topic=entry):
         pass
     with carried(directory / "none", {"compact_records": "no{{NONE:filter}}ne"}, outcome="failed") as server:
