@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import quire
-from support.waiting import PATIENCE, Deadline
+import quire.config
+from support.actions import lines_of
+from support.waiting import PATIENCE, Deadline, wait_until
 
 SIZE = 128 << 10
 
@@ -73,7 +76,7 @@ def test_removed_files_are_gone_and_an_iterator_keeps_what_it_has_not_passed(tmp
             journal.archive(age=0)
 
 
-def config(tmp_path: Path, **maintenance: str) -> quire.Config:
+def config(tmp_path: Path, **maintenance: str | int) -> quire.Config:
     return quire.Config(
         data_directory=tmp_path,
         transport=[{"address": "127.0.0.1:0"}],
@@ -135,6 +138,66 @@ def test_a_server_keeps_its_schedule(tmp_path: Path) -> None:
         ) != len(journal.segments()) - 1:
             assert deadline.left > 0
         assert [message.json()["n"] for message in journal.read()] == list(range(400))
+
+
+def test_the_rules_of_a_server_are_actions(tmp_path: Path) -> None:
+    plan = config(tmp_path, archive_after="10ms", compress_size_max=0, remove_after="1h", interval="0.05s")
+    names = [f"maintenance.{verb}" for verb in ("archive", "compress", "remove")]
+    with (
+        lines_of("60-0002") as failures,
+        lines_of("20-0004") as lines,
+        quire.Server(plan) as server,
+        quire.Client(server.url, name="loader") as client,
+    ):
+        # There is no archive: its rule fails at each interval, and the others do their work.
+        (tmp_path / "archive").write_text("not a directory")
+        runs = client.subscribe("/quire/Action", filter="/outcome = 'failed'")
+        publish(client, 400)
+        told = runs.get(timeout=PATIENCE).json()
+        assert (told["action"], told["trigger"]) == ("maintenance.archive", "schedule")
+        assert server._actions is not None
+        figures = server._actions.figures
+        wait_until(lambda: {each.state for each in server.journal.segments()} == {"compressed", "active"})
+        wait_until(lambda: figures()["maintenance.remove"]["ok"] > 1)
+        assert list(figures()) == names
+        assert figures()["maintenance.archive"]["failures"] > 0
+        assert figures()["maintenance.archive"]["last_error"] == told["error"]
+        assert figures()["maintenance.compress"]["failures"] == 0
+        assert failures[0].getMessage().startswith("action 'maintenance.archive', started by schedule: ")
+    assert {line.getMessage().partition(" ")[2] for line in lines} == {"journal files compressed"}
+
+
+def test_an_action_with_the_name_of_a_rule_is_a_mistake() -> None:
+    action = {"name": "maintenance.remove", "on": "startup", "do": "rotate_logs"}
+    for rule, is_refused in (("remove_after", True), ("compress_after", False)):
+        mistaken = quire.Config(action=action, transaction_log={"maintenance": {rule: "1d"}})
+        if is_refused:
+            with pytest.raises(quire.ConfigError, match="another action has the name"):
+                mistaken.check()
+        else:
+            mistaken.check()
+
+
+def test_a_stop_ends_maintenance_after_the_current_file(tmp_path: Path) -> None:
+    remove = {"remove_journal": {"age": "0s"}}
+    settings = config(tmp_path).model_copy(
+        update={"action": (quire.config.Action(name="act", on={"event": "go"}, do=remove),)}
+    )
+    with quire.Server(settings) as server, quire.Client(server.url, name="loader") as client:
+        publish(client, 400)
+        before = len(server.journal.segments())
+        assert server._actions is not None
+        server._stop_requested = True
+        server._actions.start("event", {})
+        wait_until(lambda: figures_of(server)["failures"] == 1)
+        assert len(server.journal.segments()) == before - 1
+        assert "the server stops" in figures_of(server)["last_error"]
+
+
+def figures_of(server: quire.Server) -> dict[str, Any]:
+    assert server._actions is not None
+    found: dict[str, Any] = server._actions.figures()["act"]
+    return found
 
 
 def test_the_oldest_files_go_until_the_rest_is_small_enough(tmp_path: Path) -> None:

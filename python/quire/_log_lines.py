@@ -184,10 +184,11 @@ LINES: Final[dict[str, Line]] = {
         "Free space on its disk. Publishers wait meanwhile, and nothing is lost.",
     ),
     "20-0003": Line("The journal has room again, and writes what waited."),
-    "20-0004": Line("The schedule archived, compressed or removed journal files."),
+    "20-0004": Line("The schedule or an action archived, compressed or removed journal files."),
     "20-0005": Line("A journal file was archived, compressed or removed at the request of a client."),
     "20-0006": Line(
-        "A rule of the maintenance schedule failed. It is tried again after the interval.",
+        "A rule of the maintenance schedule of an engine in a program failed. It is tried again after the interval. "
+        "Of a server, the line is `60-0002`.",
         "Repair the cause that the line names: often a full disk, or missing rights on a directory.",
     ),
     "20-0007": Line(

@@ -192,6 +192,9 @@ impl Task {
 }
 
 fn rules(config: &MaintenanceConfig) -> Vec<(Action, Files)> {
+    if !config.is_scheduled {
+        return Vec::new();
+    }
     let rules = [
         (Action::Archive, config.archive_after_ns, config.archive_size_max),
         (Action::Compress, config.compress_after_ns, config.compress_size_max),

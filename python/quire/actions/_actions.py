@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from quire._quire import Engine
+from quire.actions import _maintenance as maintenance
 from quire.actions._check import Part, matches, members_of
 from quire.actions._clients import Clients
 from quire.actions._places import Places, place_name
@@ -59,7 +60,8 @@ class Actions:
     def __init__(self, server: Server) -> None:
         self._server = server
         config = server.config
-        self.states = {action.name: State(action) for action in config.action}
+        actions = (*config.action, *maintenance.actions_of(config.transaction_log.maintenance))
+        self.states = {action.name: State(action) for action in actions}
         #: The actions by their triggers, each with the options of the trigger.
         self._by_trigger: dict[str, list[tuple[State, Part]]] = {}
         for state in self._enabled:
@@ -128,9 +130,14 @@ class Actions:
         for watcher in list(self._watchers):
             watcher.is_ready.wait(_READY_TIMEOUT)
         if "schedule" in self._by_trigger:
-            self._clock = Clock(self._enabled, self._runner.submit)
+            self._clock = Clock(self._enabled, self._start_at)
             self._clock.start()
         self.start("startup", {})
+
+    def _start_at(self, state: State, run: Run) -> None:
+        """Starts an action at its time. Maintenance that is not done yet needs no other run."""
+        if not (state.name.startswith(maintenance.PREFIX) and state.is_scheduled):
+            self._runner.submit(state, run)
 
     def start(
         self,

@@ -11,6 +11,7 @@ from quire._errors import ConfigError, QuireError
 from quire._filter import Filter
 from quire._text import nearest
 from quire._units import seconds, size
+from quire.actions._maintenance import actions_of
 from quire.actions._schedule import Schedule
 from quire.actions._table import LATER, STEP_OF, TRIGGER_OF, Entry, Option
 from quire.actions._text import NAME, names_in
@@ -113,7 +114,7 @@ def mistakes_of_actions(config: Config) -> list[Mistake]:
     """Every mistake in the actions, with its key."""
     mistakes: list[Mistake] = []
     known: list[tuple[int, Action]] = []
-    names: set[str] = set()
+    names = {action.name for action in actions_of(config.transaction_log.maintenance)}
     for number, action in enumerate(config.action):
         before = len(mistakes)
         if action.name in names:

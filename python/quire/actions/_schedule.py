@@ -33,6 +33,11 @@ class Schedule:
     is_utc: bool = False
 
     @classmethod
+    def of(cls, value: str | Schedule) -> Schedule:
+        """A schedule, or one that `parse` reads. Maintenance can have shorter intervals."""
+        return value if isinstance(value, Schedule) else cls.parse(value)
+
+    @classmethod
     def parse(cls, text: str) -> Schedule:
         """Reads a schedule. Raises `ValueError`."""
         found = _AT.fullmatch(text.strip())

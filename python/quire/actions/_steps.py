@@ -27,6 +27,7 @@ from quire.actions._run import Run, State, StepFailed, Stopped
 from quire.actions._text import Value, data_of, expanded, text_of, to_bytes
 from quire.client._publish import message_to_core
 from quire.config._logging import LEVELS
+from quire.journal._journal import maintain
 from quire.server._log import line
 
 if TYPE_CHECKING:
@@ -184,13 +185,23 @@ def _delete_records(step: _Step) -> None:
 
 def _journal(action: str) -> Callable[[_Step], None]:
     def act(step: _Step) -> None:
-        journal = step.server.journal
-        if step.given("age") is not None:
-            getattr(journal, action)(age=step.seconds("age"))
-        else:
-            getattr(journal, action)(size_max=size(step.text("size_max"), "size_max"))
+        age = None if step.given("age") is None else step.seconds("age")
+        size_max = None if step.given("size_max") is None else size(step.text("size_max"), "size_max")
+        count = 0
+        try:
+            for _ in maintain(step.server._running_engine, action, age, size_max, dry_run=False):
+                count += 1
+                if step.server._stop_requested and step.run.trigger != "shutdown":
+                    raise StepFailed("the server stops, and the next start does the rest")
+        finally:
+            if count:
+                text = "%d journal files %s"
+                _log.info(text, count, _DONE[action], extra=line("20-0004", action=action, count=count))
 
     return act
+
+
+_DONE: Final = {"archive": "archived", "compress": "compressed", "remove": "removed"}
 
 
 def _compress_files(step: _Step) -> None:

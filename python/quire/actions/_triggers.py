@@ -432,7 +432,7 @@ class Clock(threading.Thread):
         self._start_run = start
         self._timetable = Timetable(
             [
-                (state, Schedule.parse(part.get("at")))
+                (state, Schedule.of(part.get("at")))
                 for state in states
                 for part in state.triggers
                 if part.entry.name == "schedule"

@@ -304,8 +304,22 @@ class Maintenance(Model):
             by_clients: Sequence[Literal["archive", "compress", "remove"]] | None = ...,
         ) -> None: ...
 
-    def to_core(self, *, is_local: bool) -> dict[str, Any]:
-        """In nanoseconds and bytes. `is_local`: clients are on the machine of the server."""
+    def rules(self) -> dict[str, dict[str, float | int]]:
+        """What is archived, compressed and removed: by age, or the oldest beyond a size."""
+        found: dict[str, dict[str, float | int]] = {}
+        for verb in ("archive", "compress", "remove"):
+            age, size_max = getattr(self, f"{verb}_after"), getattr(self, f"{verb}_size_max")
+            rules = {"age": age, "size_max": size_max}
+            if given := {name: value for name, value in rules.items() if value is not None}:
+                found[verb] = given
+        return found
+
+    def to_core(self, *, is_local: bool, is_scheduled: bool) -> dict[str, Any]:
+        """In nanoseconds and bytes.
+
+        - `is_local`: clients are on the machine of the server
+        - `is_scheduled`: the core follows the rules; else the actions of a server do
+        """
         loses_nothing = ("archive", "compress")
         unsaid = (*loses_nothing, "remove") if is_local else loses_nothing
         by_clients: tuple[str, ...] = unsaid if self.by_clients is None else self.by_clients
@@ -319,6 +333,7 @@ class Maintenance(Model):
             "compress_size_max": self.compress_size_max,
             "remove_size_max": self.remove_size_max,
             "interval_ns": round(self.interval * 1e9),
+            "is_scheduled": is_scheduled,
             "by_clients": {action: action in by_clients for action in ages},
         }
 
@@ -883,9 +898,14 @@ class Config(Model):
             ],
         }
 
-    def to_core(self, *, in_memory: bool = False, max_connections: int | None = None) -> str:
-        """The JSON that the core reads: bytes and nanoseconds. `max_connections`: where there is
-        room for fewer than configured."""
+    def to_core(
+        self, *, in_memory: bool = False, max_connections: int | None = None, has_actions: bool = False
+    ) -> str:
+        """The JSON that the core reads: bytes and nanoseconds.
+
+        - `max_connections`: where there is room for fewer than configured
+        - `has_actions`: actions carry out the maintenance of the journal
+        """
         log, limits = self.transaction_log, self.limits
         wanted = sum(transport.max_connections for transport in self.transport)
         # Too little room is shared out as the configuration shares out what it asks for.
@@ -906,7 +926,8 @@ class Config(Model):
                     if archive is None
                     else path_to_core(archive, "transaction_log.journal_archive_directory"),
                     "maintenance": log.maintenance.to_core(
-                        is_local=all(address.is_loopback for address in self.addresses)
+                        is_local=all(address.is_loopback for address in self.addresses),
+                        is_scheduled=not has_actions,
                     ),
                     "journal_size": log.journal_size,
                     "preallocated_journal_files": log.preallocated_journal_files,

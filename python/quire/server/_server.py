@@ -220,7 +220,7 @@ class Server:
             administration = self._administration
             guard = None if administration is None else administration.guard_after(config)
             certificates = self._certificates_for(config)
-            core = config.to_core()
+            core = config.to_core(has_actions=True)
             use_log = self._other_log(config) if "logging" in changed else None
         except (ConfigError, OSError) as error:
             _log.warning(
@@ -393,7 +393,7 @@ class Server:
         from quire.actions._watchdog import Watchdog
         from quire.admin._service import Administration
 
-        if self.config.action:
+        if self.config.action or self.config.transaction_log.maintenance.rules():
             from quire.actions._actions import Actions
 
             self._actions = Actions(self)
@@ -512,7 +512,7 @@ class Server:
         # there is none.
         executor = ThreadPoolExecutor(1, thread_name_prefix="quire-open")
         try:
-            config = self.config.to_core(max_connections=connections_max)
+            config = self.config.to_core(max_connections=connections_max, has_actions=True)
             return await with_threads(
                 "opening the journal",
                 lambda: loop.run_in_executor(executor, Engine, config, self._on_progress),

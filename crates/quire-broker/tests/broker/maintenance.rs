@@ -310,6 +310,17 @@ fn a_schedule_takes_every_file_that_a_rule_means_after_each_interval() {
 }
 
 #[test]
+fn rules_that_the_driver_follows_have_no_schedule() {
+    let mut pair = scheduled(|rules| {
+        rules.compress_size_max = Some(0);
+        rules.is_scheduled = false;
+    });
+    pair.now_ns += 2 * MINUTE_NS;
+    pair.turn();
+    assert!(pair.jobs.is_empty());
+}
+
+#[test]
 fn a_round_that_takes_long_delays_the_next_interval() {
     let mut pair = scheduled(|rules| rules.compress_size_max = Some(0));
     sleep(&mut pair);

@@ -114,6 +114,8 @@ pub struct MaintenanceConfig {
     pub remove_size_max: Option<u64>,
     /// The time between two checks of all files, in nanoseconds.
     pub interval_ns: u64,
+    /// The broker follows these rules. `false`: the driver does.
+    pub is_scheduled: bool,
     /// The actions that clients may request.
     pub by_clients: ByClients,
 }
@@ -158,6 +160,7 @@ impl Default for MaintenanceConfig {
             compress_size_max: None,
             remove_size_max: None,
             interval_ns: 600_000_000_000,
+            is_scheduled: true,
             by_clients: ByClients::default(),
         }
     }
