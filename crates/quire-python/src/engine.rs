@@ -46,6 +46,9 @@ struct EngineState {
     wake_rx: Owned<UnixStream>,
     /// Makes `wake_rx` readable.
     wake_tx: Arc<Owned<UnixStream>>,
+    /// Whether messages about actions are wanted, as of the last turn. Each run of an action reads
+    /// it, and must not wait for the turn in progress.
+    hears_actions: AtomicBool,
     /// Holds a token when a turn is due, for a thread that waits for a reply.
     due: Receiver<()>,
 }
@@ -169,7 +172,8 @@ impl Engine {
                 report(done_bytes, total_bytes);
             })?;
             let running = Mutex::new(Some(Running { host, effects: Vec::new() }));
-            let state = EngineState { running, is_to_panic: AtomicBool::new(false), wake_rx, wake_tx, due };
+            let (is_to_panic, hears_actions) = (AtomicBool::new(false), AtomicBool::new(false));
+            let state = EngineState { running, is_to_panic, wake_rx, wake_tx, hears_actions, due };
             Ok(Engine { handle: Handle::new(state) })
         })?;
         opened.map_err(|error| to_python(py, error))
@@ -261,10 +265,7 @@ impl Engine {
     /// Whether messages about the runs of actions reach the log, a last-value topic or a
     /// subscription.
     fn hears_actions(&self, py: Python<'_>) -> PyResult<bool> {
-        let state = self.state(py)?;
-        Ok(interpreter::outside(py, || {
-            state.running.lock().as_ref().is_some_and(|running| running.host.hears_actions())
-        }))
+        Ok(self.state(py)?.hears_actions.load(Ordering::Relaxed))
     }
 
     /// All figures, as a JSON object.
@@ -460,6 +461,7 @@ impl EngineState {
             running.host.begin_turn();
             hand_in(running);
             running.host.end_turn();
+            self.hears_actions.store(running.host.hears_actions(), Ordering::Relaxed);
             let host = &mut running.host;
             running.effects.extend(std::iter::from_fn(|| host.poll_output()));
             host.sleep()
