@@ -3,12 +3,14 @@
 //! A row that is replaced or removed becomes a *version* with the moment of its end. Versions are
 //! in the order of their ends, so the oldest ones are dropped at the front. With a granularity,
 //! time is divided into periods. A version that begins and ends within one period is not kept,
-//! because no state between two periods has it.
+//! because no state between two periods has it. So the state after a message within a period is
+//! known only when no such version was in it ([`Dropped`]). Otherwise the state at the end of the
+//! period before answers.
 //!
 //! The state of an instant has the versions and the current rows that began before the instant and
 //! did not end before it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::row::Row;
 use quire_journal::{Position, Timestamp};
@@ -24,6 +26,15 @@ pub struct HistoryConfig {
     /// later.
     pub size_max: usize,
 }
+
+impl HistoryConfig {
+    fn period(&self, time: Timestamp) -> u64 {
+        time.as_ns().checked_div(self.granularity_ns).unwrap_or(time.as_ns())
+    }
+}
+
+/// The end of a lifetime has no record of the log.
+const EXPIRED: Position = Position(u64::MAX);
 
 /// The record of the log that changed a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +89,10 @@ const VERSION_SIZE: usize = 64;
 /// The most versions that one change drops, so that no change takes long.
 const DROPPED_PER_CHANGE_MAX: usize = 16;
 
+/// The most periods for which the history knows which versions were not kept: about 300 KiB. The
+/// states after messages of earlier periods are those of the ends of periods.
+const DROPPED_PERIODS_MAX: usize = 4096;
+
 /// A row that was replaced or removed.
 #[derive(Debug)]
 struct Version {
@@ -97,6 +112,35 @@ pub(crate) struct History {
     begin: Timestamp,
     /// `begin` was set by the limit of bytes.
     is_short: bool,
+    /// With a granularity: the versions of each period that were not kept.
+    dropped: BTreeMap<u64, Dropped>,
+    /// It is not known which versions of this period, and of the periods before, were not kept.
+    forgotten: Option<u64>,
+}
+
+/// The versions of one period that were not kept: they were in states from a position on, until
+/// another one, and until a time when their lifetimes ended.
+#[derive(Clone, Copy, Debug)]
+struct Dropped {
+    from: Position,
+    until: Position,
+    until_time: Timestamp,
+}
+
+impl Dropped {
+    fn add(&mut self, began: Position, ended: Moment) {
+        self.from = self.from.min(began);
+        if ended.position == EXPIRED {
+            self.until_time = self.until_time.max(ended.timestamp);
+        } else {
+            self.until = self.until.max(ended.position);
+        }
+    }
+
+    /// Whether one of them can be in the state after the message at a position, which has the time.
+    fn affects(&self, position: Position, time: Timestamp) -> bool {
+        self.from <= position && (position < self.until || time < self.until_time)
+    }
 }
 
 impl AsOf {
@@ -119,7 +163,16 @@ impl AsOf {
 
 impl History {
     pub fn new(config: HistoryConfig) -> Self {
-        History { config, versions: VecDeque::new(), first: 0, size: 0, begin: Timestamp(0), is_short: false }
+        History {
+            config,
+            versions: VecDeque::new(),
+            first: 0,
+            size: 0,
+            begin: Timestamp(0),
+            is_short: false,
+            dropped: BTreeMap::new(),
+            forgotten: None,
+        }
     }
 
     /// Bytes of the versions.
@@ -138,6 +191,21 @@ impl History {
 
     pub fn set_begin(&mut self, begin: Timestamp) {
         self.begin = self.begin.max(begin);
+    }
+
+    /// It is not known which versions that began at this time or before were not kept.
+    pub fn set_exact_after(&mut self, time: Timestamp) {
+        self.forgotten = self.forgotten.max(Some(self.period(time)));
+    }
+
+    /// Whether the state after the message at a position, which has the time, is known. A version
+    /// that was in it and that was not kept began before the message and ended after it, both in
+    /// the period of the message.
+    fn is_exact(&self, position: Position, time: Timestamp) -> bool {
+        let period = self.period(time);
+        self.config.granularity_ns == 0
+            || self.forgotten.is_none_or(|last| last < period)
+                && !self.dropped.get(&period).is_some_and(|dropped| dropped.affects(position, time))
     }
 
     /// The numbers of the versions: from the first one to before the end.
@@ -165,9 +233,16 @@ impl History {
 
     /// A row was replaced or removed. `needed` is the oldest instant of an open scan.
     pub fn push(&mut self, ended: Moment, row: &[u8], needed: Option<Timestamp>) {
-        let began = Row::of(row).timestamp;
-        if self.period(began) != self.period(ended.timestamp) || self.config.granularity_ns == 0 {
+        let Row { timestamp: began, position, .. } = Row::of(row);
+        let period = self.period(began);
+        if period != self.period(ended.timestamp) || self.config.granularity_ns == 0 {
             self.restore(ended, row);
+        } else {
+            let none = Dropped { from: position, until: Position::ZERO, until_time: Timestamp(0) };
+            self.dropped.entry(period).or_insert(none).add(position, ended);
+            if self.dropped.len() > DROPPED_PERIODS_MAX {
+                self.forgotten = self.dropped.pop_first().map(|(period, _)| period).max(self.forgotten);
+            }
         }
         self.drop_old(ended.timestamp, needed);
     }
@@ -193,6 +268,10 @@ impl History {
     /// Drops versions that ended before the window.
     fn drop_old(&mut self, now: Timestamp, needed: Option<Timestamp>) {
         let horizon = needed.map_or(self.horizon(now), |needed| needed.min(self.horizon(now)));
+        let first = self.dropped.first_entry();
+        if let Some(first) = first.filter(|first| *first.key() < self.config.period(horizon)) {
+            first.remove();
+        }
         for _ in 0..DROPPED_PER_CHANGE_MAX {
             match self.versions.front() {
                 Some(version) if version.ended.timestamp < horizon => self.drop_first(),
@@ -202,7 +281,7 @@ impl History {
     }
 
     fn period(&self, time: Timestamp) -> u64 {
-        time.as_ns().checked_div(self.config.granularity_ns).unwrap_or(time.as_ns())
+        self.config.period(time)
     }
 
     /// The last kept instant at a time or before it: the end of a period.
@@ -240,8 +319,9 @@ impl History {
         if time > now || (time == now && position.is_none()) {
             return Ok(None);
         }
-        let position = position.filter(|_| self.config.granularity_ns == 0);
-        let as_of = AsOf { time: self.kept(time), position };
+        let position = position.filter(|position| self.is_exact(*position, time));
+        let time = if position.is_some() { time } else { self.kept(time) };
+        let as_of = AsOf { time, position };
         let horizon = self.horizon(now);
         let begin = self.begin.max(horizon);
         if as_of.time < begin {

@@ -617,6 +617,16 @@ impl Table {
         }
     }
 
+    /// With a granularity: the table knows the states after messages only in the periods after the
+    /// one of this time, and otherwise those at the ends of periods. The rows that a snapshot has
+    /// lost began at the time of its last message or before. A lifetime can end later, so the state
+    /// after this message can lack one of them.
+    pub fn set_exact_after(&mut self, time: Timestamp) {
+        if let Some(history) = &mut self.history {
+            history.set_exact_after(time);
+        }
+    }
+
     /// The states that the history has; `None`: the table keeps no history.
     pub fn known_history(&self) -> Option<KnownHistory> {
         self.history.as_ref().map(History::known)

@@ -292,8 +292,9 @@ fn finish(
         // is in its stamp.
         let mut snapshot_ns = [0; 8];
         snapshot_ns.copy_from_slice(&head.stamp[..8]);
-        let begin = kept.map_or(Timestamp(u64::from_le_bytes(snapshot_ns)), |known| known.begin);
-        state.table.set_history_begin(begin);
+        let snapshot_time = Timestamp(u64::from_le_bytes(snapshot_ns));
+        state.table.set_history_begin(kept.map_or(snapshot_time, |known| known.begin));
+        state.table.set_exact_after(snapshot_time);
     }
     // A record that was removed from the log cannot be compared. The snapshot of a view belongs to
     // those of its sources.

@@ -63,8 +63,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 1..150)
 }
 
-pub fn table(granularity_ns: u64, size_max: usize) -> Table {
-    let config = TableConfig {
+fn config(granularity_ns: u64, size_max: usize) -> TableConfig {
+    TableConfig {
         name: "orders".into(),
         message_type: MessageType::Json,
         key: None,
@@ -72,8 +72,11 @@ pub fn table(granularity_ns: u64, size_max: usize) -> Table {
         ordered_indexes: vec!["/b".into()],
         history: Some(HistoryConfig { window_ns: WINDOW, granularity_ns, size_max }),
         limits: IndexLimits::default(),
-    };
-    Table::new(config, &Memory::heap()).unwrap()
+    }
+}
+
+pub fn table(granularity_ns: u64, size_max: usize) -> Table {
+    Table::new(config(granularity_ns, size_max), &Memory::heap()).unwrap()
 }
 
 /// The table as a restart reads it.
@@ -143,6 +146,7 @@ impl World {
             }
             Step::Restore => {
                 self.table = restored(&mut self.table, table(self.granularity, 1 << 20));
+                self.table.set_exact_after(self.states.last().unwrap().0.timestamp);
                 self.scans.clear();
             }
         }
@@ -228,6 +232,64 @@ fn a_version_within_one_period_is_not_kept() {
         put(&mut table, "a", at);
         assert_eq!(table.stats().versions, versions, "at {at}");
     }
+}
+
+#[test]
+fn with_a_granularity_the_state_after_a_message_is_known_while_its_records_are() {
+    let mut table = table(10, 1 << 20);
+    let exact = |table: &Table, at| {
+        let as_of = table.as_of(Timestamp(at), Some(Position(at)), Timestamp(120)).unwrap().unwrap();
+        assert_eq!(as_of.time, as_of.position.map_or(Timestamp(at / 10 * 10 - 1), |_| Timestamp(at)));
+        as_of.position.is_some()
+    };
+    for (at, key) in [(91, "a"), (101, "a"), (102, "b"), (103, "a"), (105, "c"), (111, "c"), (112, "d")] {
+        put(&mut table, key, at);
+    }
+    // Only the row of 101 was not kept. It was in the states after 101 and 102.
+    let known = [101, 102, 103, 105, 111, 112].map(|at| exact(&table, at));
+    assert_eq!(known, [false, false, true, true, true, true]);
+    // The end of a lifetime has a time and no position.
+    let expires = Some(Timestamp(118));
+    table.put(&Row { position: Position(114), timestamp: Timestamp(114), expires, ..row("e", "{}") });
+    assert!(table.pop_expired(Timestamp(119)));
+    assert_eq!([113, 115, 117, 118].map(|at| exact(&table, at)), [true, false, false, true]);
+    put(&mut table, "d", 119);
+    put(&mut table, "d", 120);
+    table.set_exact_after(Timestamp(119));
+    assert_eq!([103, 111, 119, 120].map(|at| exact(&table, at)), [false, false, false, true]);
+}
+
+/// Found by the model: the state after the last message of a snapshot had the record.
+#[test]
+fn a_record_that_expired_before_a_snapshot_is_missing_in_no_state_after_a_message() {
+    let mut with_lifetime = table(10, 1 << 20);
+    let expires = Some(Timestamp(103));
+    with_lifetime.put(&Row { position: Position(1), timestamp: Timestamp(101), expires, ..row("e", "{}") });
+    assert!(with_lifetime.pop_expired(Timestamp(104)));
+    let mut restored = restored(&mut with_lifetime, table(10, 1 << 20));
+    restored.set_exact_after(Timestamp(101));
+    let after_message = |table: &Table| table.as_of(Timestamp(101), Some(Position(1)), Timestamp(104));
+    let period_before = Ok(Some(AsOf { time: Timestamp(99), position: None }));
+    assert_eq!(after_message(&with_lifetime), period_before);
+    assert_eq!(after_message(&restored), period_before);
+}
+
+#[test]
+fn states_after_messages_are_known_for_a_limited_number_of_periods() {
+    let history = HistoryConfig { window_ns: 1_000_000, granularity_ns: 10, size_max: 1 << 20 };
+    let mut table =
+        Table::new(TableConfig { history: Some(history), ..config(10, 0) }, &Memory::heap()).unwrap();
+    let periods = 4_098;
+    for period in 10..10 + periods {
+        [1, 2, 3].into_iter().for_each(|at| put(&mut table, "a", period * 10 + at));
+    }
+    let exact = |at| {
+        let as_of = table.as_of(Timestamp(at), Some(Position(at)), Timestamp(50_000)).unwrap().unwrap();
+        as_of.position.is_some()
+    };
+    // The last message of each period is exact, and the two oldest periods are forgotten.
+    assert_eq!([103, 113, 123, 133].map(exact), [false, false, true, true]);
+    assert_eq!([121, 122, 41_073].map(exact), [false, false, true]);
 }
 
 #[test]

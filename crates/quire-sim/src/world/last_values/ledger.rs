@@ -408,7 +408,7 @@ impl Ledger {
 
     /// Whether the log no longer has the message of an instant.
     pub(super) fn is_removed(&self, earlier: Option<&Earlier>) -> bool {
-        earlier.is_some_and(|earlier| earlier.position < self.first)
+        earlier.is_some_and(|earlier| earlier.0.iter().any(|at| at.position < self.first))
     }
 
     pub(super) fn over(&mut self, stream: usize) {

@@ -19,9 +19,15 @@ pub(super) struct Change {
     pub row: Option<Row>,
 }
 
-/// An instant whose state is asked for.
+/// An instant whose state is asked for, by the states that answer. With a granularity, the state
+/// after a message is known only when the topic still has all of its records. Otherwise the state
+/// at the end of the period before answers.
+#[derive(Clone, Debug)]
+pub(super) struct Earlier(pub Vec<Instant>);
+
+/// The state of one instant.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Earlier {
+pub(super) struct Instant {
     /// The last change that the state has is here or before.
     pub position: u64,
     /// Records whose lifetime ended here or before are gone.
@@ -104,7 +110,7 @@ impl Log {
     }
 
     /// The state of an earlier instant.
-    pub fn state_at(&self, at: &Earlier) -> TopicState {
+    pub fn state_at(&self, at: &Instant) -> TopicState {
         let mut state = self.state_before(self.index_after(at.position));
         for row in &mut state {
             row.take_if(|row| row.expires.is_some_and(|expires| expires <= at.time_ns));
@@ -138,17 +144,17 @@ impl Log {
         let is_bookmark = change.row.is_some() && random.percent(50);
         let asked_ns = if is_bookmark { change.timestamp_ns } else { named_ns };
         let text = if is_bookmark { change.bookmark.to_string() } else { Timestamp(named_ns).to_string() };
+        let after_message = Instant { position: change.position, time_ns: asked_ns };
         let time_ns = match granularity_ns {
+            0 if is_bookmark => return Some((text, Earlier(vec![after_message]))),
             0 => asked_ns,
             granularity => (asked_ns / granularity * granularity).saturating_sub(1),
         };
-        let position = if is_bookmark && granularity_ns == 0 {
-            change.position
-        } else {
-            let index = self.changes.partition_point(|change| change.timestamp_ns <= time_ns);
-            index.checked_sub(1).map_or(0, |index| self.changes[index].position)
-        };
-        Some((text, Earlier { position, time_ns }))
+        let index = self.changes.partition_point(|change| change.timestamp_ns <= time_ns);
+        let position = index.checked_sub(1).map_or(0, |index| self.changes[index].position);
+        let mut states = vec![Instant { position, time_ns }];
+        states.extend(is_bookmark.then_some(after_message));
+        Some((text, Earlier(states)))
     }
 
     /// The newest state.

@@ -19,7 +19,7 @@ use quire_client::{Cause, Message};
 use quire_expression::message_type::{MessageType, merge};
 
 use super::ledger::Span;
-use super::log::{Earlier, Log, Row, TopicState};
+use super::log::{Earlier, Instant, Log, Row, TopicState};
 use super::place::{Seen, Shape, StreamPlace};
 
 /// The records that a program has in view: numbers of messages by the field `/k`.
@@ -33,9 +33,9 @@ pub(super) enum Course {
     /// At most one about each record in an interval. Has the positions of the newest ones, by the
     /// field `/k`.
     Conflated(BTreeMap<u64, u64>),
-    /// The messages of the log after an earlier state. `next` is the change that it must see next;
-    /// `None` before its records are complete.
-    Log { earlier: Earlier, next: Option<usize> },
+    /// The messages of the log after an earlier state. `next` has the change that it must see next,
+    /// for each state that its records can be; `None` before they are complete.
+    Log { earlier: Earlier, next: Option<Vec<usize>> },
 }
 
 pub(super) struct Stream {
@@ -235,18 +235,20 @@ impl Stream {
     pub fn begun(&mut self, log: &Log, is_first: bool) -> Result<(), String> {
         let Course::Log { earlier, next: next @ None } = &mut self.course else { return Ok(()) };
         let shape = &self.shapes[0];
-        let state = log.state_at(earlier);
-        let exact = Lifetimes { over: earlier.time_ns, peak: earlier.time_ns };
-        if !fits(&state, &self.view, shape, is_first, exact) {
+        let is_at = |at: &&Instant| {
+            let exact = Lifetimes { over: at.time_ns, peak: at.time_ns };
+            fits(&log.state_at(at), &self.view, shape, is_first, exact)
+        };
+        let found: Vec<usize> =
+            earlier.0.iter().filter(is_at).map(|at| log.index_after(at.position)).collect();
+        if found.is_empty() {
+            let states: Vec<_> = earlier.0.iter().map(|at| brief(&log.state_at(at))).collect();
             return Err(format!(
-                "{}: its view after the records is {:?}, and the state of topic {} at {earlier:?} is {:?} ({shape:?})",
-                self.name,
-                self.view,
-                self.topic,
-                brief(&state)
+                "{}: its view after the records is {:?}, and the state of topic {} at {earlier:?} is one of {states:?} ({shape:?})",
+                self.name, self.view, self.topic
             ));
         }
-        *next = Some(log.index_after(earlier.position));
+        *next = Some(found);
         Ok(())
     }
 
@@ -261,15 +263,17 @@ impl Stream {
             Course::Conflated(newest) => return follow_conflated(name, log, newest, seen),
             Course::Log { next: None, .. } => return Ok(()),
             Course::Log { next: Some(next), .. } => {
-                let expected = next_message(log, *next, &shapes[0]);
-                match expected {
-                    Some((at, due)) if due == seen => *next = at + 1,
-                    _ => {
-                        return Err(format!(
-                            "{name} saw {seen:?} of topic {topic} where {expected:?} follows"
-                        ));
-                    }
+                let due = |from: &usize| next_message(log, *from, &shapes[0]);
+                let expected: Vec<_> = next.iter().map(due).collect();
+                let mut after: Vec<usize> =
+                    expected.iter().flatten().filter(|(_, due)| *due == seen).map(|(at, _)| at + 1).collect();
+                after.dedup();
+                if after.is_empty() {
+                    return Err(format!(
+                        "{name} saw {seen:?} of topic {topic} where one of {expected:?} follows"
+                    ));
                 }
+                *next = after;
                 return Ok(());
             }
         }
@@ -326,7 +330,9 @@ impl Stream {
         match &self.course {
             Course::Log { next: None, .. } => return Err(unknown()),
             Course::Log { next: Some(next), .. } => {
-                return match next_message(log, *next, self.shape()) {
+                let due = next.iter().map(|from| next_message(log, *from, self.shape()));
+                // Without a next message for one of the states, the program has all of them.
+                return match due.min_by_key(Option::is_some).flatten() {
                     None => Ok(()),
                     Some((_, due)) => Err(format!("{} never saw {due:?} of topic {}", self.name, self.topic)),
                 };
@@ -480,6 +486,25 @@ mod tests {
         let mut conflated = stream(Course::Conflated(BTreeMap::new()), true);
         assert_eq!(conflated.resynchronized(&log, &mixed, LIFETIMES), Ok(()));
         assert!(stream(Course::Whole, true).resynchronized(&log, &mixed, LIFETIMES).is_err());
+    }
+
+    /// The records were those of both states that the topic could answer with. The next message
+    /// tells which one it was.
+    #[test]
+    fn a_subscription_that_begins_with_one_of_two_states_sees_the_messages_after_it() {
+        let log = log(&[0, 1, 0, 1]);
+        let states = || Earlier([2, 3].map(|position| Instant { position, time_ns: position }).into());
+        let begun = |view: &[(u64, u64)], seen: u64| {
+            let mut stream = stream(Course::Log { earlier: states(), next: None }, false);
+            stream.view = view.iter().copied().collect();
+            let begun = stream.begun(&log, true);
+            begun.and_then(|()| stream.follow(&log, Seen::Publish { key: (seen + 1) % 2, value: seen }))
+        };
+        assert_eq!(begun(&[(0, 1), (1, 2)], 3), Ok(()));
+        assert_eq!(begun(&[(0, 3), (1, 2)], 4), Ok(()));
+        assert!(begun(&[(0, 1), (1, 2)], 4).is_err());
+        assert!(begun(&[(0, 3), (1, 2)], 3).is_err());
+        assert!(begun(&[(0, 1)], 3).is_err());
     }
 
     /// The records of a repeated query came after the answers to two replacements.
