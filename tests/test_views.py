@@ -165,6 +165,45 @@ def test_a_record_leaves_its_group_at_the_end_of_its_lifetime(client: quire.Clie
     assert received(changes, 1) == [("publish", exposure("A", 6, 1))]
 
 
+def test_a_query_with_a_bookmark_gives_the_view_as_it_was(way_in: str, tmp_path: Path) -> None:
+    recorded = {
+        "transaction_log": {"topic": [{"name": "orders", "message_type": "json"}]},
+        "sow_topic": ORDERS | {"history": {"window": "1h"}},
+    }
+    with (
+        configured(way_in, tmp_path, **SETTINGS | recorded) as place,
+        quire.Client(**place) as client,
+    ):
+        messages = client.subscribe("orders")
+        client.publish("orders", order(1, "A"))
+        client.publish("orders", order(2, "B"))
+        _, second = (messages.get(timeout=PATIENCE) for _ in range(2))
+        assert second.bookmark
+        client.publish("orders", order(1, "B", qty=9))
+        # A query can see a view without the change, because views follow their sources.
+        wait_until(lambda: records(client) == [exposure("B", 24, 2)])
+        past = client.sow("exposure", bookmark=second.bookmark, order_by="/account")
+        assert [record.json() for record in past] == [exposure("A", 6, 1), exposure("B", 6, 1)]
+        assert past.total == 2
+        (sizes,) = client.sow("sizes", bookmark=second.bookmark)
+        assert bytes(sizes.data) == b"orders=1\x01accounts=2\x01"
+        (summed,) = client.sow(
+            "exposure", bookmark=second.bookmark, projection="SUM(/notional) AS /all", filter="/account = 'A'"
+        )
+        assert summed.json() == {"all": 6}
+        with pytest.raises(quire.BadBookmarkError, match="not in the log"):
+            client.sow("exposure", bookmark="77|1|")
+
+
+def test_a_view_of_a_topic_without_history_has_no_earlier_state(client: quire.Client) -> None:
+    client.publish("orders", order(1, "A"))
+    with pytest.raises(
+        quire.BadBookmarkError, match='"exposure" is a view of "orders", which keeps no history'
+    ):
+        client.sow("exposure", bookmark=quire.EPOCH)
+    assert records(client) == [exposure("A", 6, 1)]
+
+
 def test_only_the_server_writes_to_a_view(client: quire.Client) -> None:
     client.publish("orders", order(1, "A"))
     for publish in (client.publish, client.delta_publish):

@@ -44,6 +44,7 @@ mod history;
 mod large;
 mod late;
 mod look_ahead;
+mod past_view;
 mod plan;
 mod prepare;
 mod recover;

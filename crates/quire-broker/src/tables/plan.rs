@@ -191,12 +191,15 @@ impl Tables {
     ) {
         cx.acknowledge_received(id, query.command, query.subscription, query.acks);
         let asked = query.bookmark.map_or(Ok(AskedState::Current), AskedState::parse);
-        let planned = asked.and_then(|asked| Ok((asked, self.plan_query(cx, id, query, tables, grant)?)));
+        let planned = asked.and_then(|asked| {
+            let planned = self.plan_query(cx, id, query, tables, grant)?;
+            Ok((asked, self.needs_instant(&asked, &planned.0.tables)?, planned))
+        });
         match planned {
-            Ok((AskedState::After(bookmark), planned)) if self.keep_history(&planned.0.tables) => {
+            Ok((AskedState::After(bookmark), true, planned)) => {
                 self.find_bookmark(cx, id, planned, bookmark);
             }
-            Ok((asked, (plan, filter, asker))) => {
+            Ok((asked, _, (plan, filter, asker))) => {
                 let instant = match asked {
                     AskedState::At(instant) => Some(instant),
                     // A topic without history has its current state only.
@@ -270,13 +273,16 @@ impl Tables {
         asker: Asker,
         instant: Option<Moment>,
     ) -> Result<Scan, Refused> {
-        let mut states = Vec::with_capacity(plan.tables.len());
-        for table in &plan.tables {
+        let past = self.open_past_view(cx, plan, filter, instant)?;
+        // The scan of a view that has to be computed begins later.
+        let tables: &[TableId] = if past.is_some() { &[] } else { &plan.tables };
+        let mut states = Vec::with_capacity(tables.len());
+        for table in tables {
             let state = &self.all[table.0 as usize];
             states.push(instant.map_or(Ok(None), |instant| state.as_of(cx, instant))?);
         }
         let mut parts = VecDeque::new();
-        for (table, as_of) in plan.tables.iter().zip(states) {
+        for (table, as_of) in tables.iter().zip(states) {
             let query = plan.query(filter, as_of, cx.config.limits.max_query_copies);
             let state = self.state(*table);
             state.changes.queries += 1;
@@ -284,7 +290,7 @@ impl Tables {
         }
         let Asker { command, acks, number, select } = asker;
         let encoder = cx.session(id).outbox.encoder();
-        let groups = self.groups_of(cx, plan);
+        let groups = if past.is_some() { None } else { self.groups_of(cx, plan) };
         Ok(Scan {
             session: id,
             command,
@@ -296,6 +302,8 @@ impl Tables {
             total: Total::default(),
             select,
             groups,
+            past,
+            temporary: Vec::new(),
             awaiting: None,
             encoder,
             change: None,

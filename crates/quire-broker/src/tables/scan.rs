@@ -11,6 +11,7 @@ use quire_table::{PageId, Polled, Row, ScanId, Shown};
 use super::aggregate::Groups;
 use super::aggregated::Awaiting;
 use super::follow::refusal_of;
+use super::past_view::PastView;
 use super::replace::{RowMessage, ViewDifference};
 use super::turned_page::PageDifference;
 use super::{TableDefinition, TableState, Tables};
@@ -61,6 +62,10 @@ pub(super) struct Scan {
     pub select: Option<TopicSelect>,
     /// The groups of an aggregated query.
     pub groups: Option<Box<Groups>>,
+    /// The view that is computed before the query begins.
+    pub past: Option<Box<PastView>>,
+    /// The tables of this view, which end with the query.
+    pub temporary: Vec<TableId>,
     /// The computation whose records an aggregated subscription waits for.
     pub awaiting: Option<Box<Awaiting>>,
     pub encoder: Encoder,
@@ -232,6 +237,8 @@ impl Tables {
                 for (table, number) in scan.parts {
                     self.state(table).table.close(number);
                 }
+                scan.past.iter().for_each(|past| self.close_past_view(past));
+                scan.temporary.iter().for_each(|table| self.clear_place(*table));
                 let former = scan.change.as_ref().and_then(Difference::former_page);
                 for (table, page) in scan.page.into_iter().chain(former) {
                     self.state(table).close_page(page);
@@ -293,6 +300,7 @@ impl Tables {
                 Step::More => self.scanning.0.push_back(scan),
                 Step::Done => {
                     finish(cx, &scan);
+                    scan.temporary.drain(..).for_each(|table| self.clear_place(table));
                     self.scanning.0.extend(scan.next.map(|next| *next));
                 }
                 Step::Failed(refused) => {
@@ -314,6 +322,9 @@ impl Tables {
         }
         if scan.awaiting.is_some() {
             return self.step_computation(cx, scan);
+        }
+        if scan.past.is_some() {
+            return self.step_past_view(cx, scan);
         }
         if scan.groups.is_some() {
             return self.step_groups(cx, scan);

@@ -47,6 +47,7 @@ mod model;
 mod not_last_value;
 mod offlining;
 mod pair;
+mod past_views;
 mod pausing;
 mod publishing;
 mod queue_altering;

@@ -182,6 +182,17 @@ fn a_changed_definition_computes_the_view_and_the_views_of_it_again() {
 }
 
 #[test]
+fn a_snapshot_of_an_instance_with_another_name_is_computed_again() {
+    let mut pair = pair_with(config());
+    put_some(&mut pair);
+    let before = all_records(&mut pair);
+    let renamed = BrokerConfig { name: "renamed".into(), ..config() };
+    let mut pair = restart(pair, renamed);
+    assert_eq!(computed_again(&pair).len(), 4, "an expression may have the name");
+    assert_eq!(all_records(&mut pair), before);
+}
+
+#[test]
 fn a_damaged_or_missing_snapshot_of_a_view_is_computed_again() {
     let mut pair = pair_with(config());
     put_some(&mut pair);

@@ -57,6 +57,25 @@ impl Records {
         }
     }
 
+    /// The weight of [`add_portion`](Self::add_portion).
+    pub fn portion_weight(&self) -> usize {
+        if matches!(self, Records::Joins(_)) { WEIGHT } else { 1 }
+    }
+
+    /// As [`add`](Self::add), in portions. Returns whether the record is added. Until then, call it
+    /// again with the same record.
+    pub fn add_portion(&mut self, place: usize, row: &Row<'_>, arena: &mut Arena) -> bool {
+        let Records::Joins(joined) = self else {
+            self.add(place, row, arena);
+            return true;
+        };
+        if !joined.has_begun {
+            joined.joins.begin(place, row.key, Some(row), row.timestamp, arena);
+        }
+        joined.has_begun = !joined.joins.step(&mut { PORTION }, arena);
+        !joined.has_begun
+    }
+
     /// All groups.
     pub fn ids(&self) -> Vec<GroupId> {
         match self {
@@ -155,6 +174,18 @@ impl Records {
             Records::Groups(groups) => groups.memory_size(),
             Records::Joins(joined) => joined.joins.groups_size(),
         }
+    }
+
+    /// The bytes of memory of all of it.
+    pub fn memory_size(&self) -> usize {
+        let kept = match self {
+            Records::Groups(_) => 0,
+            Records::Joins(joined) => {
+                let sources: usize = joined.source_figures().map(|source| source.memory_size).sum();
+                sources + joined.index_figures().map(|(_, _, index)| index.memory_size).sum::<usize>()
+            }
+        };
+        self.groups_size() + kept
     }
 
     /// The records, or the combinations of records, that are in the groups.
