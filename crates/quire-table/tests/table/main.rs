@@ -13,6 +13,7 @@ mod random;
 mod scans;
 mod snapshots;
 mod stamps;
+mod view_snapshots;
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
