@@ -200,6 +200,7 @@ impl Auditor {
             delivered: self.delivered,
             acknowledged: acknowledged.count() as u64,
             runs: self.jobs.run_count(),
+            started: self.jobs.started_count(),
             combined: self.replays.count(),
             ..self.last_values.played()
         }

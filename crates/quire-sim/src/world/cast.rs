@@ -41,6 +41,8 @@ pub(super) struct Setup {
     may_remove: bool,
     last_values: Vec<Topic>,
     has_jobs: bool,
+    /// The dead letters of jobs start an action.
+    has_action: bool,
     /// Messages that are not well formed are refused.
     validates: bool,
 }
@@ -51,6 +53,8 @@ pub(super) enum Part {
     /// A schedule for the files of the journal.
     Maintenance,
     Jobs,
+    /// An action that dead letters start.
+    Action,
     CombinedReplays,
     LastValues,
     /// Queries of earlier states.
@@ -70,6 +74,7 @@ impl Part {
             | Canary::ForgottenRelease
             | Canary::ForgottenRenewalAtBegin
             | Canary::BegunLost => Some(Part::Jobs),
+            Canary::EarlyPlace => Some(Part::Action),
             Canary::SeparateReplays => Some(Part::CombinedReplays),
             Canary::LateRecord
             | Canary::ForgottenOof
@@ -118,6 +123,7 @@ impl Cast {
         let Setup { rules, last_values, .. } = &self.setup;
         match part {
             Part::Maintenance => rules.is_some(),
+            Part::Action => self.setup.has_action,
             Part::EarlierStates => last_values.iter().any(Topic::has_earlier_states),
             _ => self.clients.iter().any(|client| client.is_of(part)),
         }
@@ -169,8 +175,11 @@ impl Cast {
         }
         let mut jobs = apart(0x006a);
         let has_jobs = jobs.percent(50);
+        let mut acting = apart(0x0061);
+        let has_action = has_jobs && acting.percent(50);
         if has_jobs {
-            for (name, program) in jobs::Program::draw_all(&mut jobs, canary) {
+            let action = has_action.then(|| Random::new(acting.number()));
+            for (name, program) in jobs::Program::draw_all(&mut jobs, action, canary) {
                 clients.push(Client::jobs(name, home, program, &mut jobs, now));
             }
         }
@@ -188,6 +197,7 @@ impl Cast {
                 may_remove: is_alone,
                 last_values: topics,
                 has_jobs,
+                has_action,
                 validates: validates && canary != Some(Canary::ForgottenValidation),
             },
             clients,
@@ -203,14 +213,17 @@ impl Setup {
     pub fn add_to(&mut self, config: &mut BrokerConfig, random: &mut Random) {
         let recorded = RecordedTopic { validate: self.validates, ..RecordedTopic::new("^recorded/", "json") };
         let passing = RecordedTopic { recorded: false, ..RecordedTopic::new("^passing/", "json") };
-        let jobs = self.has_jobs.then(jobs::rule);
+        let jobs = self.has_jobs.then(jobs::rules).into_iter().flatten();
         let log = &mut config.transaction_log;
         log.topics.extend([recorded, passing].into_iter().chain(last_values::rules()).chain(jobs));
         log.journal_archive_directory = Some(ARCHIVE.into());
         let may_remove = self.may_remove;
         log.maintenance = self.rules.as_mut().map(|random| rules(random, may_remove)).unwrap_or_default();
         config.queues.extend([at_least_once(random), at_most_once(random)]);
-        config.queues.extend(self.has_jobs.then(jobs::settings));
+        config.queues.extend(self.has_jobs.then(|| jobs::settings(self.has_action)));
+        if self.has_action {
+            config.events = jobs::events();
+        }
         config.sow_topics.extend(last_values::settings(&self.last_values));
         for transport in &mut config.transports {
             *transport = TransportConfig { max_client_backlog: self.backlog_max, ..transport.clone() };

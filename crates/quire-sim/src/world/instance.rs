@@ -21,7 +21,7 @@ use super::cast::Setup;
 use super::links::topology::{Instances, is_sent, name_of};
 use super::links::{Defects, Logged};
 use super::played::Played;
-use super::{Canary, SECOND_NS, WALL_START_NS, holders};
+use super::{Canary, SECOND_NS, WALL_START_NS, holders, jobs};
 use crate::disk::{Faults, SimulatedDisk};
 use crate::network::{Arrival, Network, Site};
 use crate::random::Random;
@@ -422,6 +422,11 @@ impl Instance {
         if removes && let Some(file) = job.plan().first() {
             let mut auditor = auditor;
             read_file(&running.broker.journal().reader(), file, |record| {
+                if let Some(auditor) = &mut auditor
+                    && record.topic == jobs::LEFT
+                {
+                    auditor.jobs.removing(record.data);
+                }
                 if let Some(auditor) = &mut auditor
                     && record.kind == RecordKind::Publish
                     && TOPICS.contains(&record.topic)

@@ -99,6 +99,8 @@ pub enum Canary {
     ForgottenRenewalAtBegin,
     /// Workers begin messages whose leases are lost.
     BegunLost,
+    /// The place of an action moves on before its run.
+    EarlyPlace,
     /// A source takes records as acknowledged when it has sent them.
     EarlyLinkAcknowledgement,
     /// A link leaves out some of the records, and continues after them.
@@ -141,7 +143,7 @@ pub enum Canary {
 
 impl Canary {
     /// The mistakes that concern the topics, queues and clients that only one instance has.
-    pub const OF_CASTS: [Canary; 22] = [
+    pub const OF_CASTS: [Canary; 23] = [
         Canary::ForgottenSync,
         Canary::EarlyAcknowledgement,
         Canary::SkippedDelivery,
@@ -164,6 +166,7 @@ impl Canary {
         Canary::ForgottenRelease,
         Canary::ForgottenRenewalAtBegin,
         Canary::BegunLost,
+        Canary::EarlyPlace,
     ];
 
     /// The mistakes of the parties that share the connection of a client.

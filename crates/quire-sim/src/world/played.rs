@@ -53,6 +53,7 @@ counters! {
     combined One | Several "messages of combined replays",
     acknowledged One | Several "acknowledged messages of queues",
     runs One | Several "runs of handlers",
+    started One | Several "runs of actions for dead letters",
     leases One | Several "deliveries and ends of leases in the journal",
     visits One | Several "visits",
     maintained One | Several "journal files maintained",

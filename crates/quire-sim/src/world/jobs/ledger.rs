@@ -7,7 +7,7 @@ use std::time::Duration;
 use quire_client::{Lease, Renewal};
 use quire_types::time::Instant;
 
-use super::{Job, LEASE_NS, MAX_DELIVERIES};
+use super::{Job, LEASE_NS, MAX_DELIVERIES, job_of};
 use crate::world::holders::{Cause, LeaseEnd};
 
 const LEASE: Duration = Duration::from_nanos(LEASE_NS);
@@ -34,6 +34,8 @@ pub(in crate::world) struct Ledger {
     connections: HashMap<String, Connections>,
     /// The jobs that the process of a worker has acknowledged.
     acknowledged: HashMap<String, HashSet<Job>>,
+    /// Runs of actions that dead letters started.
+    started_count: u64,
     fault: Option<String>,
 }
 
@@ -43,6 +45,9 @@ struct Known {
     run_count: u64,
     is_done: bool,
     is_letter: bool,
+    /// The journal file with its dead letter was removed. A reader that was not connected then may
+    /// miss it.
+    is_letter_gone: bool,
 }
 
 /// A handler that runs.
@@ -111,6 +116,24 @@ impl Ledger {
 
     pub(super) fn is_letter(&mut self, job: Job) {
         self.jobs[job].is_letter = true;
+    }
+
+    /// The removal of the journal file with this dead letter was begun.
+    pub fn removing(&mut self, data: &[u8]) {
+        if let Some(job) = job_of(data) {
+            self.jobs[job].is_letter_gone = true;
+        }
+    }
+
+    /// A dead letter has started an action.
+    pub(super) fn has_started(&mut self, job: Job) {
+        self.is_letter(job);
+        self.started_count += 1;
+    }
+
+    /// Runs of actions that dead letters started.
+    pub fn started_count(&self) -> u64 {
+        self.started_count
     }
 
     /// A worker subscribes, and its client renews these leases.
@@ -223,7 +246,7 @@ impl Ledger {
             if known.is_letter && known.run_count == 0 && !is_excused {
                 return Err(format!("job {job} is a dead letter and never ran"));
             }
-            if known.is_persisted && !known.is_done && !known.is_letter {
+            if known.is_persisted && !known.is_done && !known.is_letter && !known.is_letter_gone {
                 return Err(format!("job {job} was persisted, and is neither done nor a dead letter"));
             }
         }

@@ -21,6 +21,8 @@ pub(in crate::world) struct Worker {
     /// How long a handler runs, at least and at most.
     run_ns: [u64; 2],
     canary: Option<Canary>,
+    /// Every fourth job always fails, and becomes a dead letter.
+    has_bad_jobs: bool,
     subscription: Option<u32>,
     entering: Option<CommandId>,
     fetched: VecDeque<Message>,
@@ -67,11 +69,17 @@ impl Worker {
             max_backlog,
             run_ns,
             canary,
+            has_bad_jobs: false,
             subscription: None,
             entering: None,
             fetched: VecDeque::new(),
             running: Vec::new(),
         }
+    }
+
+    /// Every fourth job always fails.
+    pub fn with_bad_jobs(self) -> Self {
+        Worker { has_bad_jobs: true, ..self }
     }
 
     pub fn restart(&mut self, name: &str, now: Instant, drained: Instant, ledger: &mut Ledger) {
@@ -136,7 +144,8 @@ impl Worker {
         is_settling: bool,
     ) {
         let (Some(lease), Some(job)) = (message.lease(), job_of(message.data())) else { return };
-        let fails = !is_settling && self.random.percent(10);
+        let is_bad = self.has_bad_jobs && job.is_multiple_of(4);
+        let fails = is_bad || !is_settling && self.random.percent(10);
         let verdict = if fails { Verdict::Cancel } else { Verdict::Acknowledge };
         // Fails when the client is closed, which returns the job.
         let is_settled = core.settle(lease, verdict, now).is_ok();
