@@ -1,14 +1,14 @@
 """The cost of 100 actions on a busy topic, compared with 100 subscriptions with the same filters.
 
-    python benches/actions.py [--messages 100000] [--rounds 5]
+    python benches/actions.py [--messages 100000] [--rounds 5] [--selected 1000]
 
 One publisher sends messages of 300 B as JSON. Each filter selects one message in a thousand
 (`--selected 1000`), so that 100 filters select one in ten. Server, publisher and consumer are
 processes of their own. Three servers take turns: one with nothing on the topic, one whose consumer
 has 100 subscriptions, and one with 100 actions, which count the messages (`increment`). The
 medians are printed: messages a second until they are persisted, and the processor time of the
-server for each message until all of them are delivered or counted. `to_subscriptions` is the ratio
-of the processor time to that with subscriptions.
+server for each message until all of them are delivered or counted. Each has its ratio to that with
+subscriptions.
 """
 
 from __future__ import annotations
@@ -67,19 +67,22 @@ def main() -> None:
                 if kind == "subscriptions":
                     ours.send(selected)
                 measured[kind].append(_round(clients[kind], servers[kind], kind, messages, selected, ours))
-    with_subscriptions = statistics.median(used for _, used in measured["subscriptions"])
+    medians = {
+        kind: (statistics.median(rate for rate, _ in pairs), statistics.median(used for _, used in pairs))
+        for kind, pairs in measured.items()
+    }
+    with_subscriptions = medians["subscriptions"]
+    share = f"1 message in {max(1, options.selected // COUNT)}"
     rows = {}
-    for kind, pairs in measured.items():
-        used = statistics.median(used for _, used in pairs)
-        rows[kind] = {
-            "published_per_s": round(statistics.median(rate for rate, _ in pairs)),
+    for kind, (rate, used) in medians.items():
+        rows[f"{share}: {kind if kind == 'nothing' else f'{COUNT} {kind}'}"] = {
+            "published_per_s": round(rate),
+            "rate_to_subscriptions": round(rate / with_subscriptions[0], 2),
             "server_us": round(used * 1e6, 2),
-            "to_subscriptions": round(used / with_subscriptions, 2),
+            "server_to_subscriptions": round(used / with_subscriptions[1], 2),
         }
     print(json.dumps(rows, indent=2))
-    saved.save(
-        options.save, {f"{COUNT} {kind}" if kind != "nothing" else kind: row for kind, row in rows.items()}
-    )
+    saved.save(options.save, rows)
 
 
 def _config(directory: Path, kind: str, selected: int) -> Path:
