@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import shutil
 import sqlite3
 import threading
 import urllib.request
@@ -123,6 +124,30 @@ def a_peer_is_slow(directory: Path) -> Iterator[Any]:
         yield url, hang
         # A process whose sync hangs is not killed by the system either.
         peer.heal()
+
+
+@cause_of("QuireMessagesMissing")
+def a_disk_is_lost_with_a_message_that_was_not_sent(directory: Path) -> Iterator[Any]:
+    with (
+        pair(directory) as (url, one, peer),
+        quire.Client([peer.url, one.url], name="p") as client,
+    ):
+        client.publish("orders", {"n": 1})
+        client.flush(PATIENCE)
+        wait_until(lambda: one.replication.stats()["sources"][0]["records"] == 1)
+        with quire.Client(peer.url) as operator:
+            operator._replicate("one", "pause")
+        client.publish("orders", {"n": 2})
+        client.flush(PATIENCE)
+
+        def lose() -> None:
+            peer.kill()
+            shutil.rmtree(directory / "two" / "data")
+            client.publish("orders", {"n": 3})
+            client.flush(PATIENCE)
+            peer.start()
+
+        yield url, lose
 
 
 @contextlib.contextmanager

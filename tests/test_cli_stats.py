@@ -64,7 +64,11 @@ def test_stats_shows_every_node_of_a_running_server(
     instance = found("/quire/instance")
     assert {path.split("/")[1] for path in NODE_AT if path.startswith("instance/")} <= instance.keys()
     assert instance["queues"][0]["id"] == "jobs"
-    assert instance["replication"] == {"destinations": [], "sources": []}
+    links = {"missing": 0, "comparisons": 0}
+    assert instance["replication"] == {**links, "destinations": [], "sources": []}
+    # Its figures, and those of its links.
+    assert found("/quire/instance/replication") == instance["replication"]
+    assert found("replication/missing")["value"] == 0
     assert found("journal/size_bytes")["value"] == server.journal.segments()[0].size
     assert found("queues/jobs/details")["value"] == {"subscriptions": [], "leases": []}
     assert found("/quire/host")["name"]

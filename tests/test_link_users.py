@@ -504,7 +504,7 @@ def frame(kind: int, body: bytes) -> bytes:
     return struct.pack("<IB", len(body) + 1, kind) + body
 
 
-def logon(user: bytes = b"", password: bytes = b"", *, version: int = 8) -> bytes:
+def logon(user: bytes = b"", password: bytes = b"", *, version: int = 9) -> bytes:
     return frame(LOGON, struct.pack("<H", version) + b"".join(map(text, (b"stranger", user, password, b""))))
 
 
@@ -512,7 +512,7 @@ def hello(topic: bytes) -> bytes:
     names = b"".join(map(text, (b"stranger", b"stranger", b"b", b"")))
     offer = b"".join(map(text, (topic, b"json", b"")))
     counts = struct.pack("<QQQQQ", 1, 0, 0, 0, 0) + struct.pack("<I", 1) + offer
-    return frame(1, struct.pack("<H", 8) + names + counts + struct.pack("<I", 1) + text(b"replicate"))
+    return frame(1, struct.pack("<H", 9) + names + counts + struct.pack("<I", 1) + text(b"replicate"))
 
 
 def record(topic: bytes, publisher: int, sequence: int) -> bytes:

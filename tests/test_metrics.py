@@ -441,6 +441,10 @@ def an_instance_sends_to_another_one(directory: Path, _: pytest.MonkeyPatch) -> 
         assert other[of]["one"]["received"] >= 3
         assert other[of]["one"]["peer"].startswith("127.0.0.1:")
         names |= {f"{of}/received", f"{of}/peer"}
+        names |= compared(tree, "instance/replication", missing=0)
+        # When the link was made.
+        assert tree["instance/replication"]["comparisons"] >= 1
+        names.add("instance/replication/comparisons")
         one.replication.downgrade("two")
         assert compared(tree_of(one), to, "two", sync=False, sync_type="async")
         one.replication.pause("two")

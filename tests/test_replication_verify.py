@@ -1,30 +1,32 @@
-"""`quire replication verify` names the messages that one of several servers lacks.
+"""`quire replication verify` names the messages that a server lacks. With `--repair`, links fetch them.
 
-docs/replication.md, *Comparing instances*.
+docs/replication.md, *Comparing instances* and *Messages that are missing*.
 """
 
 from __future__ import annotations
 
 import json
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import quire
 import quire.testing
 from support import command_line
+from support.ports import reserve
 from support.scripted_server import ERROR, Connection, ScriptedServer
-from support.waiting import PATIENCE
+from support.server_process import ServerProcess
+from support.waiting import PATIENCE, wait_until
 
 #: The kind of the frames that ask for the name and the messages of a server.
 INSPECT = 16
 
 
-def _verify(*urls: str) -> tuple[list[dict[str, Any]], int, str]:
-    """The ranges that the command names, its exit code, and its notes."""
-    shown = command_line.quire(
-        "replication", "verify", "--json", *[part for url in urls for part in ("--url", url)]
-    )
+def _verify(*arguments: str) -> tuple[list[dict[str, Any]], int, str]:
+    """The ranges that the command names, its exit code, and its notes. The arguments are URLs and flags."""
+    given = [each if each.startswith("--") else f"--url={each}" for each in arguments]
+    shown = command_line.quire("replication", "verify", "--json", *given)
     return [json.loads(line) for line in shown.stdout.splitlines()], shown.returncode, shown.stderr
 
 
@@ -92,3 +94,88 @@ def test_an_older_server_is_named(tmp_path: Path) -> None:
         rows, code, notes = _verify(server.url, older.url)
     assert (rows, code) == ([], 1)
     assert f"{older.url}: the server is older than this command" in notes
+
+
+def _pair(port: int, topics: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of `a`, which sends these topics to `b` at this port, and those of `b`, which sends nothing."""
+    log = {"topic": {"name": "^", "message_type": "json"}}
+    destination = {
+        "name": "b",
+        "addresses": [f"127.0.0.1:{port}"],
+        "sync_type": "async",
+        "topic": [{"name": name, "message_type": "json"} for name in topics],
+        "exclude_validation": ["replicate"],
+    }
+    return (
+        {"name": "a", "transaction_log": log, "replication": {"destination": destination}},
+        {"name": "b", "transaction_log": log, "replication": {"address": f"127.0.0.1:{port}"}},
+    )
+
+
+def _data(url: str) -> list[int]:
+    with quire.Client(url) as reader:
+        return sorted(message.json()["n"] for message in reader.subscribe("^", bookmark="[epoch:now]"))
+
+
+def _lacks(url: str, count: int) -> bool:
+    return bool(_links(url)["missing"] == count)
+
+
+def _links(url: str) -> dict[str, Any]:
+    with quire.Client(url) as client:
+        return client._replication()
+
+
+def test_repair_fetches_what_a_link_left_out_before_it_was_made_wider(tmp_path: Path) -> None:
+    reserved, port = reserve()
+    narrow, settings = _pair(port, ["orders"])
+    wide, _ = _pair(port, ["orders", "trades"])
+    with reserved, ServerProcess(tmp_path / "b", **settings) as b:
+        with ServerProcess(tmp_path / "a", **narrow) as a:
+            with quire.Client(a.url, name="p") as client:
+                for number in range(100):
+                    client.publish("trades" if number % 2 else "orders", {"n": number})
+                client.flush(PATIENCE)
+            wait_until(lambda: _data(b.url) == list(range(0, 100, 2)))
+            rows, code, _ = _verify(a.url, b.url)
+            assert (len(rows), code, {row["instance"] for row in rows}) == (50, 1, {"b"})
+            # What the link does not send is not fetched, and is no gap.
+            rows, code, _ = _verify("--repair", a.url, b.url)
+            assert (len(rows), code) == (50, 1)
+            assert [_links(b.url)["missing"], _links(b.url)["sources"][0]["state"]] == [0, "live"]
+            assert a.terminate() == 0
+        with ServerProcess(tmp_path / "a", **wide) as a:
+            wait_until(lambda: _links(a.url)["destinations"][0]["state"] == "live")
+            assert _verify("--repair", a.url, b.url)[:2] == ([], 0)
+            assert _data(b.url) == list(range(100))
+            assert "no instance sends to 'a' now" in _verify("--repair", a.url, b.url)[2]
+
+
+def test_messages_of_a_lost_disk_are_a_gap_that_repair_names() -> None:
+    with quire.testing.cluster(2, "async") as cluster:
+        a, b = cluster
+        with quire.Client([a.url, b.url], name="p") as client:
+            client.publish("t", {"n": 0})
+            client.flush(PATIENCE)
+            cluster.wait_until_replicated(PATIENCE)
+            # A partition would hold what was sent, and it would arrive later.
+            command_line.quire("replication", "pause", b.name, url=a.url)
+            client.publish("t", {"n": 1})
+            client.flush(PATIENCE)
+            cluster.lose_disk(0)
+            client.publish("t", {"n": 2})
+            client.flush(PATIENCE)
+        cluster.start(0)
+        cluster.wait_until_replicated(PATIENCE)
+        # Both have the same messages, and both lack one.
+        assert _verify("--repair", a.url, b.url)[:2] == ([], 0)
+        for instance in cluster:
+            wait_until(partial(_lacks, instance.url, 1))
+            (missing,) = _links(instance.url)["missing_ranges"]
+            assert (missing["first"], missing["last"]) == (2, 2)
+            shown = command_line.quire("replication", "ls", url=instance.url).stdout
+            heading, _, source = (line.split("\t") for line in shown.splitlines())
+            assert source[heading.index("state")] == "gap"
+        assert (
+            "lacks 1 message that no instance which sends to it has" in _verify("--repair", a.url, b.url)[2]
+        )

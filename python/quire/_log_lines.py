@@ -175,6 +175,17 @@ LINES: Final[dict[str, Line]] = {
         "A destination has not recorded a message: another message has its bookmark there.",
         "Let each program use one name, and publish on one instance at a time.",
     ),
+    "12-0017": Line(
+        "An instance had messages that were missing here. It was asked for them, and has sent them."
+    ),
+    "12-0018": Line(
+        "The messages of another instance were not compared with those here.",
+        "The reason says why. The next connection compares them again, and so does `quire replication verify --repair`.",
+    ),
+    "12-0019": Line(
+        "Messages are missing between others of their publishers, and no instance that sends to this one has them.",
+        "Start the instances that may have them, or restore their disks. `quire replication ls` shows `gap` until then.",
+    ),
     "20-0001": Line(
         "The journal takes no more writes. Reading continues.",
         "Repair the cause that the line names, and restart the server.",

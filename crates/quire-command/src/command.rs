@@ -72,6 +72,9 @@ pub enum LinkAction {
     Pause,
     /// Records are sent again.
     Resume,
+    /// The log is compared with those of all sources, and what it lacks is asked for. The name is
+    /// that of the server.
+    Compare,
 }
 
 /// The change that a [`Command::DefineQueue`] asks for.

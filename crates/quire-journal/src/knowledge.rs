@@ -124,11 +124,6 @@ impl Known {
         }
     }
 
-    /// The hash of the publisher, its highest sequence and its sum.
-    pub fn digest(&self) -> u64 {
-        record_hash(Bookmark { publisher: self.publisher, sequence: self.highest }, self.sum)
-    }
-
     /// Whether it is known that the log has the sequence in the current run.
     pub fn has_in_run(&self, sequence: u64) -> bool {
         self.run > 0 && (self.run_begin..=self.highest).contains(&sequence) && !self.is_in_hole(sequence)
@@ -157,6 +152,13 @@ impl Known {
     /// Holes up to this sequence may contain sequences that the log has.
     pub fn wide_through(&self) -> u64 {
         self.holes.as_ref().map_or(0, |holes| holes.wide_through)
+    }
+
+    /// The holes in which the log has no sequence, ascending: first and last sequence of each.
+    pub fn exact_holes(&self) -> impl Iterator<Item = (u64, u64)> {
+        let begin = self.wide_through().saturating_add(1);
+        let exact = self.holes().iter().filter(move |(_, last)| *last >= begin);
+        exact.map(move |(first, last)| ((*first).max(begin), *last))
     }
 
     /// The holes, ascending: first and last sequence of each.
@@ -300,6 +302,16 @@ impl Knowledge {
     /// Adds the next record of the log. `counts`: it is part of the sums.
     pub fn take(&mut self, step: &Step, counts: bool) {
         self.entry(step.bookmark.publisher).take(step, counts);
+    }
+
+    pub fn len(&self) -> usize {
+        self.chunks.last().map_or(0, |last| (self.chunks.len() - 1) * CHUNK_COUNT + last.len())
+    }
+
+    /// The publishers after the first `after` ones, in the order in which they came.
+    pub fn after(&self, after: usize) -> impl Iterator<Item = &Known> {
+        let chunks = self.chunks.get(after / CHUNK_COUNT..).unwrap_or_default();
+        chunks.iter().flatten().skip(after % CHUNK_COUNT)
     }
 
     /// In no order.

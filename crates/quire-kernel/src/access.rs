@@ -552,6 +552,7 @@ fn administration(command: &Command<'_>) -> Option<(&'static str, Resource)> {
                 LinkAction::Upgrade => "upgrade",
                 LinkAction::Pause => "pause",
                 LinkAction::Resume => "resume",
+                LinkAction::Compare => "compare",
             };
             Some((action, Resource::Replication))
         }

@@ -924,6 +924,37 @@ pub enum Event {
         /// The conflicts of the link, over all restarts.
         count: u64,
     },
+    /// Messages that the log lacked came from a source that was asked for them.
+    #[error(
+        "source {source:?}: {count} messages that were missing here were asked for, and it has sent them"
+    )]
+    LinkCompared {
+        /// The instance.
+        r#source: String,
+        /// The messages.
+        count: u64,
+    },
+    /// The log could not be compared with that of a source.
+    #[error("source {source:?}: its messages were not compared with those here: {reason}")]
+    LinkNotCompared {
+        /// The instance.
+        r#source: String,
+        /// Why.
+        reason: String,
+    },
+    /// Messages are missing between others of their publishers, and no source has them.
+    #[error(
+        "{count} messages of {publisher_count} publishers are missing: later messages of these publishers are in the log, \
+         and no instance that sends to this one has the missing ones: {ranges}"
+    )]
+    MessagesMissing {
+        /// The messages.
+        count: u64,
+        /// Their publishers.
+        publisher_count: u64,
+        /// The first of them.
+        ranges: String,
+    },
     /// The broker is stopping.
     #[error("shutting down")]
     ShuttingDown,
@@ -961,6 +992,7 @@ impl Event {
             | Event::QueueAltered { .. }
             | Event::QueueDropped { .. }
             | Event::LinkUp { .. }
+            | Event::LinkCompared { .. }
             | Event::LinkCaughtUp { .. }
             | Event::LinkAccepted { .. }
             | Event::LinkLost { .. }
@@ -1003,6 +1035,7 @@ impl Event {
             | Event::ViewComputedAgain { .. }
             | Event::LinkDown { .. }
             | Event::LinkRefused { .. }
+            | Event::LinkNotCompared { .. }
             | Event::LinkWaitedFor { .. }
             | Event::MaintenanceFailed { .. } => Level::Warning,
             Event::SubscriptionEnded { .. }
@@ -1011,6 +1044,7 @@ impl Event {
             | Event::LinkHasGap { .. }
             | Event::LinkConflict { .. }
             | Event::LinkRejected { .. }
+            | Event::MessagesMissing { .. }
             | Event::RecordNotKept { .. }
             | Event::QueueMessageUnreadable { .. } => Level::Error,
         }

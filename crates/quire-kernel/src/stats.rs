@@ -443,6 +443,25 @@ pub struct ReplicationStats {
     pub destinations: Vec<DestinationStats>,
     /// The connections of instances that send to it.
     pub sources: Vec<SourceStats>,
+    /// Messages that are missing between others of their publishers, and that no source could send.
+    pub missing: u64,
+    /// Of these, the first ranges.
+    pub missing_ranges: Vec<MissingRange>,
+    /// The log is being compared with those of the sources.
+    pub comparing: bool,
+    /// Such comparisons since the start.
+    pub comparisons: u64,
+}
+
+/// Messages of a publisher that are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct MissingRange {
+    /// The id of the publisher.
+    pub publisher: u64,
+    /// The first sequence.
+    pub first: u64,
+    /// The last sequence.
+    pub last: u64,
 }
 
 /// The link to a destination.
@@ -500,7 +519,8 @@ pub struct SourceStats {
     pub user: Option<String>,
     /// Whether its connection is encrypted.
     pub tls: bool,
-    /// `connecting` or `live`; `away` for an instance that is not connected, and had conflicts.
+    /// `connecting` or `live`; `gap` when the log lacks messages that no source has; `away` for an
+    /// instance that is not connected, and had conflicts.
     pub state: &'static str,
     /// The position of its log up to which its records were received.
     pub received: u64,

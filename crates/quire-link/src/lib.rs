@@ -6,7 +6,8 @@
 //! at the destination. [`LoggingOn`] is the logon of the connection of both. The rules are in
 //! `docs/replication.md`, and the frames in `quire_wire::link`. [`replicated`] combines the
 //! destinations of an instance. [`decide`] says which message of a publisher is a duplicate, on one
-//! instance and between several. [`summary`] finds the messages that two logs do not both have.
+//! instance and between several. [`summary`] finds the messages that two logs do not both have, and
+//! [`reconcile`] asks a source for those that are missing here.
 //!
 //! **What it promises.** Records are sent in the order of the log. After a connection was lost,
 //! sending continues after the last record that the destination is known to have, or earlier. A
@@ -22,6 +23,8 @@ pub mod decide;
 mod destination;
 mod logon;
 mod members;
+mod ranges;
+pub mod reconcile;
 mod record;
 pub mod replicated;
 mod source;
@@ -36,6 +39,7 @@ pub use logon::{GivenIdentity, LoggingOn, LogonStep};
 pub use members::{
     KeptMark, MemberInfo, Members, MembersEvent, MembersOutput, NamedInstance, NotHeard, SavedMembers,
 };
+pub use ranges::SequenceRanges;
 pub use record::{SentRecord, for_frame};
 pub use source::{
     Greeted, Introduction, LinkPlace, LogState, Peer, Read, ReadFound, Run, SentFrame, Source, SourceCounts,

@@ -8,6 +8,7 @@
 //! The destination drops a record when it has the sequence of its publisher, as the log does. It
 //! asks its log for each record that it may have. It rejects some records, because it has others of
 //! another run: the source must hear of that before it counts their positions as acknowledged. It
+//! asks for records again that the link has sent: their acknowledgements must change nothing. It
 //! can crash, and then lacks what was not on its disk. It can lose its disk: then the next link
 //! begins with the first record.
 
@@ -40,6 +41,8 @@ enum Mistake {
     MixesHops,
     /// The destination forgets to reject a record.
     ForgetsToReject,
+    /// The source gives records that the link has not sent yet.
+    GivesEarly,
 }
 
 #[derive(Clone, Debug)]
@@ -64,6 +67,8 @@ enum Step {
     /// Records of publisher 3 are not safe at the destination for now.
     HoldHops(bool),
     Pause(bool),
+    /// The destination asks for some messages of a publisher, from a sequence on.
+    Want(u64, u64),
     Wait(u64),
     Turn,
 }
@@ -76,6 +81,8 @@ struct Pipe {
     split_there: Splitter,
     split_here: Splitter,
     answers: Vec<u8>,
+    /// The destination has asked for messages.
+    is_wanting: bool,
 }
 
 struct World {
@@ -114,6 +121,21 @@ fn hops_of(bookmark: Bookmark) -> u8 {
 /// Whether the destination has another record with the bookmark.
 fn is_other_there(bookmark: Bookmark) -> bool {
     bookmark.publisher.get() == 2 && bookmark.sequence.is_multiple_of(3)
+}
+
+fn link_record(position: Position, bookmark: Bookmark, data: &[u8]) -> LinkRecord<'_> {
+    LinkRecord {
+        position,
+        kind: 1,
+        message_type: 1,
+        bookmark,
+        expiration_s: None,
+        stamp: None,
+        topic: "orders",
+        correlation_id: b"",
+        attributes: b"",
+        data,
+    }
 }
 
 /// The next sequence of a publisher that the destination takes.
@@ -205,6 +227,7 @@ impl World {
             Step::HoldHops(holds_hops) => self.holds_hops = holds_hops,
             Step::Pause(true) => self.source.handle_pause(self.now),
             Step::Pause(false) => self.source.handle_resume(self.now, &self.log_state()),
+            Step::Want(publisher, first) => self.want(publisher, first),
             Step::Wait(ms) => self.now = self.now + Duration::from_millis(ms),
             Step::Turn => self.turn(),
         }
@@ -280,19 +303,8 @@ impl World {
                 if self.mistake == Mistake::PassesOver && position.get() % 7 == 0 {
                     continue;
                 }
-                let record = LinkRecord {
-                    position,
-                    kind: 1,
-                    message_type: 1,
-                    bookmark,
-                    expiration_s: None,
-                    stamp: None,
-                    topic: "orders",
-                    correlation_id: b"",
-                    attributes: b"",
-                    data: &bookmark.sequence.to_le_bytes(),
-                };
-                writer.put(&record, &mut found.frames);
+                let data = bookmark.sequence.to_le_bytes();
+                writer.put(&link_record(position, bookmark, &data), &mut found.frames);
                 sent.count += 1;
                 let hops = hops_of(bookmark);
                 match sent.by_hops.iter_mut().find(|(other, ..)| *other == hops) {
@@ -309,6 +321,35 @@ impl World {
         found
     }
 
+    fn want(&mut self, publisher: u64, first: u64) {
+        let Some(pipe) = self.pipe.as_mut().filter(|pipe| !pipe.is_wanting) else { return };
+        let publisher = PublisherId::new(publisher);
+        let ranges = vec![Wanted { publisher, first, last: first + 3, is_hole: true }];
+        pipe.is_wanting = pipe.destination.want(self.now, ranges).is_some();
+    }
+
+    /// The records that the destination asks for, as far as the link has sent them, in frames.
+    fn give(&self, ranges: &[Wanted]) -> (Vec<u8>, Given) {
+        let (mut frames, mut given) = (Vec::new(), Given::default());
+        let limit = match self.mistake {
+            Mistake::GivesEarly => self.persisted,
+            _ => self.source.scanned().get() as usize,
+        };
+        for Wanted { publisher, first, last, .. } in ranges {
+            for (index, bookmark) in self.log[..limit].iter().enumerate() {
+                if bookmark.publisher == *publisher && (*first..=*last).contains(&bookmark.sequence) {
+                    let (position, data) = (Position::new(index as u64 + 1), bookmark.sequence.to_le_bytes());
+                    let mut writer = RecordsWriter::begin(&mut frames);
+                    writer.put(&link_record(position, *bookmark, &data), &mut frames);
+                    writer.end(Position::ZERO, None, |_| None, &mut frames);
+                    given.sent += 1;
+                }
+            }
+            given.done += 1;
+        }
+        (frames, given)
+    }
+
     fn carry_out(&mut self) {
         while let Some(output) = self.source.poll_output() {
             match output {
@@ -322,6 +363,11 @@ impl World {
                     assert!(is_other_there(bookmark) && run == 5);
                     self.rejected.insert(bookmark);
                 }
+                SourceOutput::Give { number, ranges } => {
+                    let found = self.give(&ranges);
+                    self.source.handle_given(self.now, number, Ok(found));
+                }
+                SourceOutput::Answer { .. } => unreachable!("nothing is asked"),
                 SourceOutput::WaitFor(_) | SourceOutput::Note(_) | SourceOutput::Turn => (),
             }
         }
@@ -344,6 +390,7 @@ impl World {
             split_there: Splitter::default(),
             split_here: Splitter::default(),
             answers: Vec::new(),
+            is_wanting: false,
         });
         let introduction =
             Introduction { instance: "here", group: "here", started_ns: 1, ..Introduction::default() };
@@ -541,6 +588,11 @@ impl World {
                 pipe.destination.handle_found(self.now, number, found, Position::new(1), answer);
             }
             DestinationOutput::LookUp { number, bookmarks } => self.look_up(pipe, number, &bookmarks),
+            DestinationOutput::Given { given, .. } => {
+                assert_eq!(given.map(|given| given.done), Ok(1));
+                pipe.is_wanting = false;
+            }
+            DestinationOutput::Answered { .. } => unreachable!("nothing is asked"),
             DestinationOutput::Note(_) | DestinationOutput::Turn => (),
         }
     }
@@ -595,6 +647,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<bool>().prop_map(Step::SlowReads),
         1 => any::<bool>().prop_map(Step::HoldHops),
         1 => prop::bool::weighted(0.2).prop_map(Step::Pause),
+        2 => (1_u64..=3, 1_u64..20).prop_map(|(publisher, first)| Step::Want(publisher, first)),
         2 => (1_u64..3_000).prop_map(Step::Wait),
         6 => Just(Step::Turn),
     ]
@@ -623,6 +676,7 @@ fn the_model_finds_every_planted_mistake() {
         Mistake::PassesOver,
         Mistake::MixesHops,
         Mistake::ForgetsToReject,
+        Mistake::GivesEarly,
     ];
     for mistake in mistakes {
         let config =
@@ -825,4 +879,40 @@ fn a_rejection_is_sent_before_the_acknowledgement_of_its_position() {
     assert_eq!(first, Frame::Rejected { bookmark, run: 7 });
     let Ok(Some((second, _))) = next_frame(&sent[size..], 1000) else { panic!() };
     assert_eq!(second, Frame::Acknowledged { through: Position::new(1), hops: 0, mark: None });
+}
+
+#[test]
+fn an_answer_that_was_not_asked_for_ends_the_link() {
+    let now = Instant::default();
+    let answer = |number| Frame::Answer { number, reason: "", answer: b"x" };
+    let given = |number| Frame::Given { number, reason: "", given: Given::default() };
+    let take = |destination: &mut Destination, frame: &Frame<'_>| {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        destination.handle_bytes(&bytes);
+        assert!(destination.poll_arrived(now, Position::ZERO, MESSAGE_SIZE_MAX).is_none());
+        let is_answer = |output: &DestinationOutput| {
+            matches!(output, DestinationOutput::Answered { .. } | DestinationOutput::Given { .. })
+        };
+        (outputs(destination).iter().filter(|output| is_answer(output)).count(), destination.is_idle())
+    };
+    let with_a_link = || {
+        let (mut destination, mut arrived) = with_a_record(now);
+        let taken = arrived.take_result();
+        destination.handle_taken(now, arrived, None, taken);
+        destination
+    };
+    let mut destination = with_a_link();
+    assert_eq!(destination.ask_source(now, b"?"), Some(1));
+    assert!(destination.awaits(1));
+    assert_eq!(take(&mut destination, &answer(1)), (1, false));
+    assert!(!destination.awaits(1));
+    assert_eq!(take(&mut destination, &answer(1)), (0, true), "a second answer");
+    for frame in [answer(1), given(1), answer(2), given(2)] {
+        let mut destination = with_a_link();
+        assert_eq!(take(&mut destination, &frame), (0, true));
+    }
+    let mut destination = with_a_link();
+    assert_eq!(destination.want(now, Vec::new()), Some(1));
+    assert_eq!(take(&mut destination, &given(1)), (1, false));
 }

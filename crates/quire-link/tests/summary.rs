@@ -38,6 +38,12 @@ fn append(journal: &mut Journal, (publisher, sequence, run): Message, size: usiz
     assert!(matches!(journal.append_late(&record).unwrap(), Appended::Recorded(_)), "{publisher} {sequence}");
 }
 
+fn answer_from_memory(question: &Question, journal: &Journal) -> Option<Answer> {
+    let mut answer = MemoryAnswer::begin(question)?;
+    while !answer.advance(journal, 2) {}
+    Some(answer.into_answer())
+}
+
 /// Compares the logs, with each question and answer as bytes. Returns the bytes.
 fn compare(comparison: &mut Comparison, here: &Journal, there: &Journal) -> usize {
     let mut size = 0;

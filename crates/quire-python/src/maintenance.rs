@@ -119,13 +119,14 @@ pub fn action_of(name: &str) -> PyResult<Action> {
     }
 }
 
-/// `"downgrade"`, `"upgrade"`, `"pause"` or `"resume"`.
+/// `"downgrade"`, `"upgrade"`, `"pause"`, `"resume"` or `"compare"`.
 pub fn link_action(name: &str) -> PyResult<LinkAction> {
     match name {
         "downgrade" => Ok(LinkAction::Downgrade),
         "upgrade" => Ok(LinkAction::Upgrade),
         "pause" => Ok(LinkAction::Pause),
         "resume" => Ok(LinkAction::Resume),
+        "compare" => Ok(LinkAction::Compare),
         _ => {
             Err(PyValueError::new_err(format!("{name:?} is not 'downgrade', 'upgrade', 'pause' or 'resume'")))
         }

@@ -525,8 +525,8 @@ const MESSAGES: u8 = 6;
 const ACCESS: u8 = 7;
 const STATISTICS: u8 = 8;
 
-const LINK_ACTIONS: [LinkAction; 4] =
-    [LinkAction::Downgrade, LinkAction::Upgrade, LinkAction::Pause, LinkAction::Resume];
+const LINK_ACTIONS: [LinkAction; 5] =
+    [LinkAction::Downgrade, LinkAction::Upgrade, LinkAction::Pause, LinkAction::Resume, LinkAction::Compare];
 
 /// `action` of a `replicate`.
 fn number_of(action: LinkAction) -> u8 {
@@ -535,6 +535,7 @@ fn number_of(action: LinkAction) -> u8 {
         LinkAction::Upgrade => 2,
         LinkAction::Pause => 3,
         LinkAction::Resume => 4,
+        LinkAction::Compare => 6,
     }
 }
 

@@ -334,6 +334,10 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
             "replicate.resume",
             Command::Replicate { command: 1, destination: "east-2", action: LinkAction::Resume },
         ),
+        (
+            "replicate.compare",
+            Command::Replicate { command: 1, destination: "east-1", action: LinkAction::Compare },
+        ),
         ("reload", Command::Reload { command: 1 }),
         ("disconnect", Command::Disconnect { command: 1, connection: 7, block_ms: 0 }),
         ("disconnect.block", Command::Disconnect { command: 1, connection: 7, block_ms: 60_000 }),

@@ -67,6 +67,10 @@ fn golden_bytes(name: &str) -> Vec<u8> {
     golden().into_iter().find(|(key, _)| *key == name).unwrap().1
 }
 
+fn wanted(publisher: u64, first: u64, last: u64, is_hole: bool) -> Wanted {
+    Wanted { publisher: PublisherId::new(publisher), first, last, is_hole }
+}
+
 /// Every kind of frame, with its name in the golden file.
 fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let mark = MARK;
@@ -94,6 +98,18 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
         ("logon_password", Frame::Logon(Logon { password: Some(Secret("p\u{e4}ss")), ..LOGON })),
         ("logged_on", Frame::LoggedOn { user: "u" }),
         ("rejected", Frame::Rejected { bookmark: record().bookmark, run: 258 }),
+        ("question", Frame::Question { number: 3, question: &[1] }),
+        ("answer", Frame::Answer { number: 3, reason: "", answer: &[1, 2] }),
+        ("answer_refused", Frame::Answer { number: 3, reason: "no", answer: &[] }),
+        ("wanted", Frame::Wanted { number: 4, ranges: vec![wanted(7, 5, 6, true), wanted(8, 9, 9, false)] }),
+        (
+            "given",
+            Frame::Given {
+                number: 4,
+                reason: "",
+                given: Given { done: 1, next: 9, sent: 2, left_out: vec![(PublisherId::new(7), 5, 5)] },
+            },
+        ),
     ];
     let encode = |(name, frame): &(&'static str, Frame<'_>)| {
         let mut bytes = Vec::new();
@@ -202,7 +218,7 @@ fn almost_a_frame() -> impl Strategy<Value = Vec<u8>> {
         }
         bytes
     });
-    let body = (0u8..14, vec(any::<u8>(), 0..200)).prop_map(|(kind, body)| {
+    let body = (0u8..20, vec(any::<u8>(), 0..200)).prop_map(|(kind, body)| {
         let size = 1 + body.len() as u32;
         [&size.to_le_bytes()[..], &[kind], &body].concat()
     });

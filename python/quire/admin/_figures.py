@@ -262,6 +262,7 @@ def collections_of(core: dict[str, Any]) -> Tree:
             for each in core["topics"]
             if each["last_values"] is not None and _is_view(each["last_values"])
         },
+        "instance/replication": _chosen(NODE_AT["instance/replication"], core["replication"]),
         "instance/replication/destinations": {
             each["name"]: _chosen(
                 NODE_AT["instance/replication/destinations"],

@@ -52,6 +52,13 @@ ALERTS: Final = (
         "The destination is slower than this instance. Look at its disk and at the network.",
     ),
     (
+        "QuireMessagesMissing",
+        "quire_replication_missing_messages > 0",
+        "5m",
+        "warning",
+        "Start the instances that may have the messages, or restore their disks: quire replication ls.",
+    ),
+    (
         "QuireQueueNotWorked",
         "quire_queue_oldest_message_age_seconds > 600 and rate(quire_queue_acknowledged_messages_total[10m]) == 0",
         "5m",

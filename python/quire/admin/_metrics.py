@@ -421,6 +421,20 @@ NODES: Final[tuple[Node, ...]] = (
         id="VIEW",
     ),
     Node(
+        "instance/replication",
+        "the messages of this instance, compared with those of the instances that send to it",
+        (
+            Metric(
+                "missing",
+                "S",
+                "records",
+                "messages that are missing between others of their publishers, and that no source has",
+                Series("quire_replication_missing_messages"),
+            ),
+            Metric("comparisons", "C", "comparisons", "comparisons with the sources"),
+        ),
+    ),
+    Node(
         "instance/replication/destinations",
         "the instances that this one sends to",
         (
@@ -486,7 +500,7 @@ NODES: Final[tuple[Node, ...]] = (
             Metric("peer", "S", "text", "its address"),
             Metric("user", "S", "text", "the user of the connection"),
             Metric("tls", "S", "bool", "whether the connection is encrypted"),
-            Metric("state", "S", "text", "`connecting`, `live`, or `away` after conflicts"),
+            Metric("state", "S", "text", "`connecting`, `live`, `gap`, or `away` after conflicts"),
             Metric("received", "S", "position", "position of its log up to which records were received"),
             Metric("records", "C", "records", "records received by this connection"),
             Metric("duplicates", "C", "records", "of these, dropped as duplicates"),

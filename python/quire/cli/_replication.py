@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +29,9 @@ app = App(
     "compare servers.",
     help_format="plaintext",
 )
+
+#: Seconds between two questions whether a comparison has ended.
+_POLL = 0.05
 
 #: The columns of `replication ls`: key, heading.
 COLUMNS = (
@@ -173,6 +177,10 @@ def verify(
     limit: Annotated[
         int, Parameter(help="Messages that differ after which the comparison of two servers ends.")
     ] = 100_000,
+    repair: Annotated[
+        bool,
+        Parameter(help="Before, let the links of each server fetch the messages that it lacks.", negative=""),
+    ] = False,
     json: Json = False,
 ) -> int:
     """Compare the messages of servers, and list the ones that differ. Exits with 1 when some do.
@@ -185,6 +193,7 @@ def verify(
     For example:
       quire replication verify --url quire://east-1:9007 --url quire://east-2:9007
       quire replication verify --url quire://east-1:9007 --url quire://east-2:9007 --json | jq .first
+      quire replication verify --url quire://east-1:9007 --url quire://east-2:9007 --repair
     """
     if len(url) < 2:
         raise quire.ConfigError("two servers or more are required", key="--url")
@@ -193,6 +202,9 @@ def verify(
     with contextlib.ExitStack() as connections:
         # Before the first comparison, so that one server that is away costs no time.
         first, *others = [_Compared(each, connections.enter_context(connect(each))) for each in url]
+        if repair:
+            for server in (first, *others):
+                server.repair()
         return max([_verify_pair(first, other, limit, json) for other in others])
 
 
@@ -208,6 +220,23 @@ class _Compared:
         """The answer to a question about the messages."""
         with self._without_the_question():
             return self._client._messages_of(question)
+
+    def repair(self) -> None:
+        """Lets the server ask the instances that send to it for what it lacks. Waits until they have sent it."""
+        before = self._client._replication()
+        # A comparison that is under way may have begun too early.
+        wanted = before["comparisons"] + (2 if before["comparing"] else 1)
+        links = self._client._replicate(self.name, "compare")
+        while links["comparisons"] < wanted:
+            time.sleep(_POLL)
+            links = self._client._replication()
+        if not any(link["state"] in ("live", "gap") for link in links["sources"]):
+            note(f"{self.url}: no instance sends to {self.name!r} now, so nothing can be fetched")
+        if links["missing"]:
+            note(
+                f"{self.url}: {self.name!r} lacks {counted(links['missing'], 'message')} that no instance which "
+                "sends to it has"
+            )
 
     @contextlib.contextmanager
     def _without_the_question(self) -> Iterator[None]:

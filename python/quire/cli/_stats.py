@@ -89,7 +89,8 @@ def _value_of_server(client: quire.Client, place: Place) -> Any:
                 at = value
                 for part in above:
                     at = at.setdefault(part, {})
-                at[name] = _nodes.objects_of(NODE_AT[path], lists, {})
+                node = NODE_AT[path]
+                at[name] = {**lists[path]} if node.id is None else _nodes.objects_of(node, lists, {})
     return value
 
 
@@ -113,7 +114,7 @@ def _lists(client: quire.Client, place: Place) -> dict[str, Any]:
         core["topics"] = client._topics()
     if "instance/queues" in wanted:
         core["queues"] = client.queue_stats()
-    if any(path.startswith("instance/replication/") for path in wanted):
+    if any(_nodes.resource_of(path) == "/quire/replication" for path in wanted):
         core["replication"] = client._replication()
     return core
 

@@ -155,6 +155,9 @@ class Replication(Model):
     #: The number of sync destinations that must have a message before it is persisted. Default:
     #: all.
     required_acks: Annotated[int, Field(ge=1, le=64)] | None = None
+    #: The time between two comparisons of the messages with those of the instances that send to
+    #: this one. Default: when such an instance connects.
+    compare_interval: Period | None = None
     #: Other instances connect to `address` over TLS only (docs/security.md).
     tls: ServerTLS | None = None
     #: How instances that connect prove their user. Default: the `authentication` of the
@@ -173,6 +176,7 @@ class Replication(Model):
             *,
             address: str | None = ...,
             required_acks: int | None = ...,
+            compare_interval: DurationLike | None = ...,
             tls: ServerTLS | Table | None = ...,
             authentication: Authentication | Table | None = ...,
             logon_timeout: DurationLike = ...,
@@ -231,6 +235,7 @@ class Replication(Model):
             "authenticates": authenticates,
             "logon_timeout_ns": round(self.logon_timeout * 1e9),
             "required_acks": self.required_acks,
+            "compare_interval_ns": _ns(self.compare_interval),
             "local_queues": local_queues,
             "destinations": [destination.to_core() for destination in self.destination],
         }

@@ -829,7 +829,7 @@ impl Broker {
     fn set_timers(&mut self) {
         self.cx.clock.timers.set_or_clear(Timer::Progress, self.bookmarks.due());
         self.cx.clock.timers.set_or_clear(Timer::Queues, self.queues.next_timeout());
-        self.cx.clock.timers.set_or_clear(Timer::Links, self.links.next_timeout());
+        self.cx.clock.timers.set_or_clear(Timer::Links, self.links.next_timeout(&self.cx));
         self.cx.clock.timers.set_or_clear(Timer::Tables, self.tables.next_timeout(self.cx.clock.now));
         if !self.cx.clock.timers.is_set(Timer::SowStats) {
             self.cx.time_sow_stats();

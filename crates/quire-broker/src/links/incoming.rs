@@ -7,15 +7,17 @@
 use std::sync::Arc;
 
 use quire_journal::{AllTopics, Bookmark, JournalError, Position, Reader, Timestamp};
+use quire_link::summary::Question;
 use quire_link::{
     Answer, Arrived, Connection, Destination, DestinationEvent, DestinationOutput, Greeting, LinkRules,
     LookedUp, SourceInstance, Taken,
 };
 use quire_types::time::Instant;
-use quire_wire::link::Mark;
+use quire_wire::link::{Mark, Wanted};
 
 use super::Links;
 use super::check::Checking;
+use super::compare::FromSource;
 use super::look_up::LookUp;
 use crate::access::LinkUser;
 use crate::config::links::{Definition, KEY, SOW};
@@ -33,6 +35,8 @@ pub(super) struct Incoming {
     checking: Option<Checking>,
     /// The user of the other instance.
     pub(super) user: LinkUser,
+    /// Answers of the source that were not taken.
+    replies: Vec<FromSource>,
 }
 
 impl Incoming {
@@ -44,7 +48,14 @@ impl Incoming {
         now: Instant,
     ) -> Self {
         let destination = Destination::idle(Connection(connection.0), peer, now);
-        Incoming { connection, destination, own_links, checking: None, user: LinkUser::default() }
+        Incoming {
+            connection,
+            destination,
+            own_links,
+            checking: None,
+            user: LinkUser::default(),
+            replies: Vec::new(),
+        }
     }
 
     /// The other instance has made the connection, and has logged on: it is to begin a link.
@@ -68,6 +79,38 @@ impl Incoming {
 
     pub(super) fn has_caught_up(&self) -> bool {
         self.destination.has_caught_up()
+    }
+
+    /// Whether the source has caught up since the last call.
+    pub(super) fn take_caught_up(&mut self) -> bool {
+        self.destination.take_caught_up()
+    }
+
+    /// The answers of the source since the last call.
+    pub(super) fn take_replies(&mut self) -> Vec<FromSource> {
+        std::mem::take(&mut self.replies)
+    }
+
+    /// Asks the source about its messages. Returns the number of the question; `None`: there is no
+    /// link.
+    pub(super) fn ask_source(&mut self, cx: &mut Context, question: &Question) -> Option<u64> {
+        let mut bytes = Vec::new();
+        question.encode(&mut bytes);
+        let number = self.destination.ask_source(cx.clock.now.instant, &bytes);
+        self.carry_out(cx);
+        number
+    }
+
+    /// Asks the source for messages. Returns the number of the request; `None`: there is no link.
+    pub(super) fn want(&mut self, cx: &mut Context, ranges: Vec<Wanted>) -> Option<u64> {
+        let number = self.destination.want(cx.clock.now.instant, ranges);
+        self.carry_out(cx);
+        number
+    }
+
+    /// Whether the source is to answer the request. Not after the link began again.
+    pub(super) fn awaits(&self, number: u64) -> bool {
+        self.destination.awaits(number)
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -265,6 +308,12 @@ impl Incoming {
                             links.looked_up(cx, connection, number, found);
                         },
                     );
+                }
+                DestinationOutput::Answered { number, answer } => {
+                    self.replies.push(FromSource::Answered(number, answer));
+                }
+                DestinationOutput::Given { number, given } => {
+                    self.replies.push(FromSource::Given(number, given));
                 }
                 DestinationOutput::Note(event) => cx.note(match event {
                     DestinationEvent::Accepted { source, group, peer } => {

@@ -9,8 +9,10 @@
 
 mod behind;
 mod check;
+mod compare;
 mod conflicts;
 mod connection;
+mod give;
 mod incoming;
 mod logon;
 mod look_up;
@@ -21,7 +23,7 @@ mod recent;
 mod rejections;
 mod summary;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +36,7 @@ use crate::slice::PASS;
 use crate::stats::{DestinationStats, ReplicationStats, SourceStats};
 use crate::tail::{Consumed, LogConsumer};
 use crate::topic::TopicId;
+use compare::Comparisons;
 use conflicts::{Conflicts, Side};
 use connection::Connection;
 use incoming::Incoming;
@@ -47,13 +50,13 @@ use quire_journal::{Bookmark, InstancePath, JournalError, Position, Record, Time
 use quire_link::{LinkPlace, LookedUp, Start};
 use quire_types::time::Instant;
 use recent::Recent;
+use summary::{Asked, Asker};
 
 use crate::config::links::{CHECKS, Definition, SyncType};
 use crate::config::route::Route;
 use quire_link::Greeted;
 pub(crate) use quire_link::{Arrived, LinkRules, SentRecord, Taken};
-use quire_wire::link::Mark;
-use quire_wire::link::{EXCLUDED_MAX, OFFERED_MAX, Offered};
+use quire_wire::link::{EXCLUDED_MAX, Given, Mark, OFFERED_MAX, Offered};
 use read::{LinkFound, LinkSearch};
 
 /// How long clients wait after a start for news from the sync destinations, at most. They may have
@@ -75,6 +78,9 @@ pub(crate) struct Links {
     places: Places,
     conflicts: Conflicts,
     recent: Recent,
+    comparisons: Comparisons,
+    /// Questions about the messages of the log that are answered from memory.
+    asked: VecDeque<Asked>,
     /// Rejections of other instances that publishers were not told of, each with the run.
     rejections: Vec<(Bookmark, u64)>,
     arena: Arena,
@@ -110,6 +116,8 @@ impl Links {
             places,
             conflicts: read_conflicts(cx),
             recent: Recent::default(),
+            comparisons: Comparisons::default(),
+            asked: VecDeque::new(),
             rejections: Vec::new(),
             arena: cx.messages.unreadable.arena(),
             last: None,
@@ -155,7 +163,11 @@ impl Links {
         if let Err(reason) = received.map_err(|error| error.to_string()).and_then(|()| connection.count(cx)) {
             connection.incoming.break_off(cx, &reason);
         }
-        let Some((number, rejected)) = link.map(|link| (link.number, link.take_rejected())) else { return };
+        let Some(link) = link else { return };
+        let (number, rejected, questions) = (link.number, link.take_rejected(), link.take_questions());
+        for (question_number, question) in questions {
+            self.ask(cx, Asker::Destination(number, question_number), &question);
+        }
         greeted.iter().for_each(|greeted| self.greet(cx, number, greeted));
         if !rejected.is_empty() {
             self.note_rejected_by(cx, number, rejected);
@@ -165,6 +177,7 @@ impl Links {
     /// A destination has introduced itself.
     fn greet(&mut self, cx: &mut Context, number: usize, greeted: &Greeted) {
         let link = &mut self.outgoing[number];
+        link.set_sends_back(greeted.sends_back);
         if greeted.sends_back && link.start() == Start::Unknown {
             link.set_start(Start::Filling);
         } else if !greeted.sends_back {
@@ -381,8 +394,38 @@ impl Links {
         }
     }
 
+    /// The messages that a destination asked for were read.
+    fn given(
+        &mut self,
+        cx: &mut Context,
+        destination: usize,
+        number: u64,
+        found: Option<Result<(Vec<u8>, Given), JournalError>>,
+    ) {
+        if let Some(link) = self.outgoing.get_mut(destination) {
+            link.given(cx, number, found);
+        }
+    }
+
+    /// A message of another instance is not recorded here, because of the settings.
+    pub(crate) fn note_unrecorded(&mut self, bookmark: Bookmark) {
+        self.comparisons.note_unrecorded(bookmark);
+    }
+
+    /// Compares the log with those of the sources.
+    fn compare(&mut self, cx: &mut Context) {
+        for connection in &mut self.connections {
+            if connection.incoming.take_caught_up() {
+                self.comparisons.want(false);
+            }
+        }
+        let expected: Vec<_> = self.outgoing.iter().filter_map(Outgoing::as_source).collect();
+        self.comparisons.advance(cx, &mut self.connections, &expected);
+    }
+
     /// Acknowledges what is safe, connects, and sends what is new in the log.
     pub(crate) fn advance(&mut self, cx: &mut Context) {
+        self.advance_asked(cx);
         if !self.any() {
             return;
         }
@@ -402,6 +445,7 @@ impl Links {
             self.outgoing[number].advance(cx, shared);
         }
         self.close_unused(cx);
+        self.compare(cx);
         self.hold_logons(cx, started);
         self.save_places(cx);
     }
@@ -471,6 +515,7 @@ impl Links {
     fn save_places(&mut self, cx: &mut Context) {
         if self.has_places() && self.places.is_due(cx.clock.now.instant) {
             self.outgoing.iter_mut().for_each(|link| link.look_at_retained(cx));
+            self.comparisons.look_at_gap(cx);
             let saved = self.saved(cx);
             self.places.save(cx, saved, &mut self.conflicts);
         }
@@ -525,14 +570,15 @@ impl Links {
     }
 
     /// When a link has something to do.
-    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+    pub(crate) fn next_timeout(&self, cx: &Context) -> Option<Instant> {
         let outgoing = self.outgoing.iter().filter_map(Outgoing::next_timeout);
         let incoming = self.connections.iter().filter_map(|connection| match &connection.logon {
             Some(logon) => Some(logon.poll_timeout()),
             None => connection.incoming.next_timeout(),
         });
         let places = self.places.due().filter(|_| self.has_places());
-        outgoing.chain(incoming).chain(self.start_due).chain(places).min()
+        let comparisons = self.comparisons.next_timeout(cx);
+        outgoing.chain(incoming).chain(self.start_due).chain(places).chain(comparisons).min()
     }
 
     /// Changes the link to a destination, by command.
@@ -545,6 +591,15 @@ impl Links {
         destination: &str,
         action: LinkAction,
     ) -> Result<(), String> {
+        if action == LinkAction::Compare {
+            if destination != cx.config.name {
+                return Err(format!("compare: the name is that of the server, {:?}", cx.config.name));
+            }
+            self.comparisons.want(true);
+            // Without links, no turn does it.
+            self.compare(cx);
+            return Ok(());
+        }
         let is_named = |link: &&mut Outgoing| link.definition.settings.name == destination;
         let Some(link) = self.outgoing.iter_mut().find(is_named) else {
             let names = self.outgoing.iter().map(|link| format!("{:?}", link.definition.settings.name));
@@ -565,6 +620,7 @@ impl Links {
                 link.resume_by_command(cx);
                 Ok(())
             }
+            LinkAction::Compare => Ok(()),
         }
     }
 
@@ -575,6 +631,10 @@ impl Links {
             holds_logons: cx.log.replicated.holds_logons,
             destinations: self.outgoing.iter().map(|link| self.stats_of(cx, link)).collect(),
             sources: self.source_stats(),
+            missing: self.comparisons.missing_count(),
+            missing_ranges: self.comparisons.missing_ranges(),
+            comparing: self.comparisons.is_comparing(),
+            comparisons: self.comparisons.round_count(),
         }
     }
 
@@ -582,7 +642,12 @@ impl Links {
     fn source_stats(&self) -> Vec<SourceStats> {
         let connected = self.connections.iter().filter_map(|each| each.incoming.stats(each.tls));
         let count = |name: &str| self.conflicts.count(Side::Source, name);
-        let connected = connected.map(|stats| SourceStats { conflict_count: count(&stats.name), ..stats });
+        let has_gap = self.comparisons.missing_count() > 0;
+        let connected = connected.map(|stats| SourceStats {
+            conflict_count: count(&stats.name),
+            state: if has_gap && stats.state == "live" { "gap" } else { stats.state },
+            ..stats
+        });
         let mut sources: Vec<_> = connected.collect();
         for (name, conflict_count) in self.conflicts.instances(Side::Source) {
             if !sources.iter().any(|stats| stats.name == name) {

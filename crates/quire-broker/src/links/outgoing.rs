@@ -3,15 +3,16 @@
 
 use std::sync::Arc;
 
-use quire_journal::{Bookmark, Cursor, Position};
+use quire_journal::{Bookmark, Cursor, JournalError, Position};
 use quire_link::{
     Arrived, Connection, Greeted, Introduction, LinkPlace, LogState, Read, ReadFound, Run, Source,
     SourceEvent, SourceOutput, SourceSettings, SourceState, Start,
 };
 use quire_types::time::Instant;
-use quire_wire::link::{Frame, Mark};
+use quire_wire::link::{Frame, Given, Mark, Wanted};
 
 use super::behind::Behind;
+use super::give::Giving;
 use super::read::{LinkFound, LinkReading, LinkSearch};
 use super::{Links, Offer, offered};
 use crate::access::LinkUser;
@@ -46,6 +47,10 @@ pub(super) struct Outgoing {
     user: LinkUser,
     /// Rejections of the destination, each with the run.
     rejected: Vec<(Bookmark, u64)>,
+    /// Questions of the destination, each with its number.
+    questions: Vec<(u64, Vec<u8>)>,
+    /// Whether the destination sends to this instance, too, as it said last.
+    sends_back: Option<bool>,
     behind: Behind,
 }
 
@@ -68,6 +73,8 @@ impl Outgoing {
             read_through: Position::ZERO,
             user: LinkUser::default(),
             rejected: Vec::new(),
+            questions: Vec::new(),
+            sends_back: None,
             behind: Behind::default(),
         }
     }
@@ -75,6 +82,67 @@ impl Outgoing {
     /// The messages that the destination has rejected since the last call, each with its run.
     pub(super) fn take_rejected(&mut self) -> Vec<(Bookmark, u64)> {
         std::mem::take(&mut self.rejected)
+    }
+
+    /// The questions of the destination since the last call, each with its number.
+    pub(super) fn take_questions(&mut self) -> Vec<(u64, Vec<u8>)> {
+        std::mem::take(&mut self.questions)
+    }
+
+    /// The destination was asked for its name, and whether it sends to this instance.
+    pub(super) fn set_sends_back(&mut self, sends_back: bool) {
+        self.sends_back = Some(sends_back);
+    }
+
+    /// The instance whose messages come here, too; `None`: it said that it sends none.
+    pub(super) fn as_source(&self) -> Option<&str> {
+        let name = self.peer().unwrap_or(&self.definition.settings.name);
+        (self.sends_back != Some(false)).then_some(name)
+    }
+
+    /// The answer to a question of the destination.
+    pub(super) fn answer(&mut self, cx: &mut Context, number: u64, answer: Result<&[u8], &str>) {
+        self.source.handle_answer(cx.clock.now.instant, number, answer);
+        self.carry_out(cx);
+    }
+
+    /// Reads the messages that the destination asks for.
+    fn give(&self, cx: &mut Context, number: u64, ranges: Vec<Wanted>) {
+        let Some(peer) = self.source.peer().cloned() else { return };
+        let scanned = self.source.scanned();
+        let reading = LinkReading {
+            cursor: cx.log.reader.cursor(scanned),
+            scanned,
+            limit: scanned,
+            definition: Arc::clone(&self.definition),
+            peer: peer.name,
+            peer_group: peer.group,
+            greeted: self.source.greeted(),
+            now: cx.clock.now.wall,
+            replicable: self.user.replicable(),
+        };
+        let (reader, instance) = (cx.log.reader.clone(), cx.config.name.clone());
+        let giving = Giving { reading, reader, instance, ranges };
+        let destination = self.number;
+        cx.begin_job(
+            move |arena| giving.run(arena),
+            move |links: &mut Links, cx, _, found| links.given(cx, destination, number, found),
+        );
+    }
+
+    /// The messages that the destination asked for were read; `None` after a bug.
+    pub(super) fn given(
+        &mut self,
+        cx: &mut Context,
+        number: u64,
+        found: Option<Result<(Vec<u8>, Given), JournalError>>,
+    ) {
+        let found = found.map_or_else(
+            || Err("reading the log failed".to_owned()),
+            |found| found.map_err(|error| error.to_string()),
+        );
+        self.source.handle_given(cx.clock.now.instant, number, found);
+        self.carry_out(cx);
     }
 
     pub(super) fn connection(&self) -> Option<ConnectionId> {
@@ -435,6 +503,8 @@ impl Outgoing {
                     cx.log.replicated.wait_for(self.number, is_waited_for);
                 }
                 SourceOutput::Rejected { bookmark, run } => self.rejected.push((bookmark, run)),
+                SourceOutput::Answer { number, question } => self.questions.push((number, question)),
+                SourceOutput::Give { number, ranges } => self.give(cx, number, ranges),
                 SourceOutput::Note(event) => self.note(cx, event),
                 SourceOutput::Turn => cx.clock.wants_turn = true,
             }

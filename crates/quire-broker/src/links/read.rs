@@ -89,7 +89,7 @@ impl LinkReading {
     }
 
     pub(crate) fn run(mut self, mut arena: Arena) -> LinkFound {
-        let mut chunk = Chunk { compression: self.definition.settings.compression, ..Chunk::default() };
+        let mut chunk = Chunk::of(&self.definition);
         let (mut last_there, mut denied) = (None, None);
         let mut scanned_size = 0;
         let cursor = 'read: loop {
@@ -154,15 +154,20 @@ impl LinkReading {
         let is_of_group = record.position <= self.greeted
             && path.instances().any(|instance| instance.group == self.peer_group);
         let is_eligible = has_passed || is_of_group || route.passes_on(path);
+        match is_eligible && self.takes(record, arena) {
+            true => Decided::Send,
+            false => Decided::LeaveOut,
+        }
+    }
+
+    /// Whether the link has the topic of the record, and its filter matches.
+    pub(super) fn takes(&self, record: &Record<'_>, arena: &mut Arena) -> bool {
         // A delete has no content that a filter could look at.
         let context = || match record.kind {
             RecordKind::Publish => context_of(record, self.now),
             _ => None,
         };
-        match is_eligible && route.takes(record.topic, record.message_type, arena, context) {
-            true => Decided::Send,
-            false => Decided::LeaveOut,
-        }
+        self.definition.route.takes(record.topic, record.message_type, arena, context)
     }
 }
 
@@ -181,9 +186,10 @@ struct OpenFrame {
     last: Option<Mark>,
 }
 
+/// Frames that are made.
 #[derive(Default)]
-struct Chunk {
-    frames: Vec<u8>,
+pub(super) struct Chunk {
+    pub(super) frames: Vec<u8>,
     sent: Vec<SentFrame>,
     open: Option<OpenFrame>,
     compression: Compression,
@@ -191,8 +197,23 @@ struct Chunk {
 }
 
 impl Chunk {
+    /// For the records of a link.
+    pub(super) fn of(definition: &Definition) -> Self {
+        Chunk { compression: definition.settings.compression, ..Chunk::default() }
+    }
+
+    /// Bytes so far, without the compression of the open frame.
+    pub(super) fn size(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// The records of the frames that have ended.
+    pub(super) fn count(&self) -> u64 {
+        self.sent.iter().map(|sent| sent.count).sum()
+    }
+
     /// Everything up to `scanned` comes before the record.
-    fn put(&mut self, record: &Record<'_>, scanned: Position) {
+    pub(super) fn put(&mut self, record: &Record<'_>, scanned: Position) {
         if self.open.as_ref().is_some_and(|open| open.writer.size() + record.data.len() > FRAME_SIZE) {
             self.end(scanned);
         }
@@ -210,7 +231,7 @@ impl Chunk {
         }
     }
 
-    fn end(&mut self, through: Position) {
+    pub(super) fn end(&mut self, through: Position) {
         let Some(OpenFrame { writer, count, last }) = self.open.take() else { return };
         let size = writer.size();
         let algorithm = match self.compression {

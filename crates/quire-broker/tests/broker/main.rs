@@ -74,6 +74,7 @@ mod ranges;
 mod rates;
 mod replication;
 mod replication_checks;
+mod replication_compare;
 mod replication_connections;
 mod replication_copies;
 mod replication_defects;

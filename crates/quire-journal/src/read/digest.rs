@@ -1,11 +1,10 @@
 //! Digests of the messages of a log: two instances compare them without sending records
 //! (`docs/internals/copies.md`, *Holes*).
 //!
-//! [`Journal::digests`] and [`Journal::publisher_digests`] say from memory which publishers differ.
+//! [`Journal::publisher_digests`] says from memory which publishers differ.
 //! The functions here say which of their messages differ: first by ranges of 1,024 sequences, from
 //! the index files, then by message, from the blocks that have such a range.
 //!
-//! [`Journal::digests`]: crate::Journal::digests
 //! [`Journal::publisher_digests`]: crate::Journal::publisher_digests
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +12,7 @@ use std::sync::Arc;
 
 use crate::error::JournalError;
 use crate::format::split_raw;
+use crate::knowledge::record_hash;
 use crate::log::Log;
 use crate::read::reader::Reader;
 use crate::record::{Bookmark, Position, PublisherId};
@@ -31,6 +31,13 @@ pub struct PublisherDigest {
     /// The sum of the hashes of its records, modulo 2^64. It does not depend on their order.
     /// Records that were removed since count.
     pub sum: u64,
+}
+
+impl PublisherDigest {
+    /// A hash of all fields.
+    pub fn hash(&self) -> u64 {
+        record_hash(Bookmark { publisher: self.publisher, sequence: self.highest }, self.sum)
+    }
 }
 
 /// A publisher, and the number of one of its [ranges](RangeSum).

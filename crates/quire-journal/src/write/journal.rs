@@ -503,30 +503,38 @@ impl Journal {
         self.knowledge.find(publisher).map(|known| known.highest)
     }
 
-    /// The digest of the publishers, by the highest 8 bits of their ids. Two logs with equal
-    /// digests have had the same messages.
-    pub fn digests(&self) -> [u64; 256] {
-        let mut digests = [0u64; 256];
-        for known in self.knowledge.iter() {
-            let digest = &mut digests[(known.publisher.0 >> 56) as usize];
-            *digest = digest.wrapping_add(known.digest());
-        }
-        digests
+    /// How many publishers the log knows.
+    pub fn publisher_count(&self) -> usize {
+        self.knowledge.len()
     }
 
-    /// The digest of each publisher whose id has these highest 8 bits, ascending. Visits every
-    /// publisher.
-    pub fn publisher_digests(&self, highest_bits: u8) -> Vec<PublisherDigest> {
-        let known = self.knowledge.iter().filter(|known| (known.publisher.0 >> 56) as u8 == highest_bits);
-        let mut digests: Vec<_> = known
-            .map(|known| PublisherDigest {
-                publisher: known.publisher,
-                highest: known.highest,
-                sum: known.sum,
-            })
-            .collect();
-        digests.sort_unstable_by_key(|digest| digest.publisher);
-        digests
+    /// The digests of publishers, in the order in which they came, without the first `after` ones.
+    /// Two logs with equal digests have had the same messages.
+    pub fn publisher_digests(&self, after: usize) -> impl Iterator<Item = PublisherDigest> {
+        self.knowledge.after(after).map(|known| PublisherDigest {
+            publisher: known.publisher,
+            highest: known.highest,
+            sum: known.sum,
+        })
+    }
+
+    /// The ranges of sequences that records of publishers follow, and in which the log has no
+    /// record: publisher, first and last sequence. In the order in which the publishers came,
+    /// without the first `after` ones and at most `count_max` of them.
+    pub fn exact_holes(
+        &self,
+        after: usize,
+        count_max: usize,
+    ) -> impl Iterator<Item = (PublisherId, u64, u64)> {
+        self.knowledge
+            .after(after)
+            .take(count_max)
+            .flat_map(|known| known.exact_holes().map(|(first, last)| (known.publisher, first, last)))
+    }
+
+    /// As [`Journal::exact_holes`], of one publisher.
+    pub fn exact_holes_of(&self, publisher: PublisherId) -> impl Iterator<Item = (u64, u64)> {
+        self.knowledge.find(publisher).into_iter().flat_map(Known::exact_holes)
     }
 
     /// Whether the log has a message, as far as this is known without reading it.

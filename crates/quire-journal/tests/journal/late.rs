@@ -249,7 +249,7 @@ impl Pair {
             assert!(
                 found.iter().eq(messages.iter().filter(|(bookmark, _)| bookmark.publisher == *publisher))
             );
-            let own = self.journal.publisher_digests(0).into_iter().find(|own| own.publisher == *publisher);
+            let own = self.journal.publisher_digests(0).find(|own| own.publisher == *publisher);
             assert_eq!(own.unwrap().highest, self.of(publisher.0).highest);
             if reader.first() == Position(1) {
                 // The sum of the parts is the sum in memory.
@@ -462,7 +462,7 @@ fn an_index_without_sums_costs_one_look_at_its_segment() {
     // The highest sequences are known, and the records of this version are not in the sums.
     let digests: Vec<_> = publishers
         .iter()
-        .flat_map(|publisher| journal.publisher_digests((publisher.get() >> 56) as u8))
+        .filter_map(|publisher| journal.publisher_digests(0).find(|digest| digest.publisher == *publisher))
         .map(|digest| (digest.publisher, digest.highest, digest.sum))
         .collect();
     let expected = publishers.iter().map(|publisher| {
@@ -523,6 +523,10 @@ fn the_sums_in_an_index_file_of_fewer_records_are_not_used() {
     assert_eq!(reader.verify(), []);
 }
 
+fn digests(pair: &Pair) -> BTreeSet<u64> {
+    pair.journal.publisher_digests(0).map(|digest| digest.hash()).collect()
+}
+
 #[test]
 fn two_logs_with_the_same_messages_have_equal_digests_in_any_order() {
     let (mut first, mut second) = (Pair::new(), Pair::new());
@@ -531,13 +535,13 @@ fn two_logs_with_the_same_messages_have_equal_digests_in_any_order() {
         second.append(publisher, 50, Some((2, 1)));
         (1..50).for_each(|sequence| second.append(publisher, sequence, Some((1 + sequence / 30, 1))));
     }
-    assert_eq!(first.journal.digests(), second.journal.digests());
+    assert_eq!(digests(&first), digests(&second));
     first.reopen(false);
-    assert_ne!(first.journal.digests(), second.journal.digests());
+    assert_ne!(digests(&first), digests(&second));
     second.reopen(true);
-    let before = second.journal.digests();
+    let before = digests(&second);
     second.append(1, 51, Some((2, 1)));
-    assert_ne!(second.journal.digests(), before);
+    assert_ne!(digests(&second), before);
 }
 
 #[test]

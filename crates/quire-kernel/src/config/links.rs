@@ -35,6 +35,9 @@ pub struct ReplicationConfig {
     /// The sync destinations that must have a message before it is acknowledged; `None`: all sync
     /// destinations.
     pub required_acks: Option<u32>,
+    /// The time between two comparisons with the sources, in nanoseconds; `None`: the log is
+    /// compared when a source connects, and by command.
+    pub compare_interval_ns: Option<u64>,
     /// The names of the queues that only this instance has. Such a queue may contain messages from
     /// other instances.
     pub local_queues: Vec<String>,

@@ -1,7 +1,7 @@
 //! The outputs of a destination, and the introductions.
 
 use quire_types::{Bookmark, Position};
-use quire_wire::link::{Hello, Mark};
+use quire_wire::link::{Given, Hello, Mark};
 
 use crate::Connection;
 
@@ -34,6 +34,21 @@ pub enum DestinationOutput {
         number: u64,
         /// The bookmarks.
         bookmarks: Vec<Bookmark>,
+    },
+    /// The source has answered a question, or says why it cannot.
+    Answered {
+        /// The number of the question.
+        number: u64,
+        /// The answer.
+        answer: Result<Vec<u8>, String>,
+    },
+    /// The source has sent the messages that were wanted, or says why it cannot. Their records came
+    /// before.
+    Given {
+        /// The number of the request.
+        number: u64,
+        /// The result.
+        given: Result<Given, String>,
     },
     /// Something happened.
     Note(DestinationEvent),

@@ -19,7 +19,8 @@ use std::time::Duration;
 
 use quire_types::{Bookmark, Position, Timestamp, time::Instant};
 use quire_wire::link::{
-    FRAME_OVERHEAD_MAX, Frame, Hello, Mark, VERSION, Welcome, announced_size, next_frame, take_records,
+    FRAME_OVERHEAD_MAX, Frame, Hello, Mark, VERSION, Wanted, Welcome, announced_size, next_frame,
+    take_records,
 };
 
 pub use event::{Answer, DestinationEvent, DestinationFigures, DestinationOutput, Greeting};
@@ -104,6 +105,10 @@ struct Link {
     answered: Option<Position>,
     /// The source has sent everything that it had when the link came up.
     has_caught_up: bool,
+    /// It has done this since the caller asked.
+    is_caught_up_new: bool,
+    /// The request that the source has not answered.
+    asked: Option<u64>,
     /// The source was let in during this turn.
     is_new: bool,
     /// The frame of records at the front of the input, when a part of its records was recorded.
@@ -139,6 +144,8 @@ impl Link {
             looking: Looking::Nothing,
             answered: None,
             has_caught_up: false,
+            is_caught_up_new: false,
+            asked: None,
             is_new: false,
             begun: None,
         }
@@ -209,6 +216,11 @@ impl Destination {
     /// Whether the source has sent everything that it had when the link came up.
     pub fn has_caught_up(&self) -> bool {
         self.link().is_some_and(|link| link.has_caught_up)
+    }
+
+    /// Whether it has done so since the last call.
+    pub fn take_caught_up(&mut self) -> bool {
+        self.link_mut().is_some_and(|link| std::mem::take(&mut link.is_caught_up_new))
     }
 
     /// There is no link, and none is about to begin.
@@ -379,7 +391,23 @@ impl Destination {
             }
             // They were on their way when the link ended.
             (DestinationState::Idle, _) => (),
-            (DestinationState::Linked(link), Frame::CaughtUp) => link.has_caught_up = true,
+            (DestinationState::Linked(link), Frame::CaughtUp) => {
+                (link.has_caught_up, link.is_caught_up_new) = (true, true);
+            }
+            (DestinationState::Linked(link), Frame::Answer { number, reason, answer })
+                if link.asked == Some(*number) =>
+            {
+                link.asked = None;
+                let answer = if reason.is_empty() { Ok(answer.to_vec()) } else { Err((*reason).to_owned()) };
+                self.outputs.push_back(DestinationOutput::Answered { number: *number, answer });
+            }
+            (DestinationState::Linked(link), Frame::Given { number, reason, given })
+                if link.asked == Some(*number) =>
+            {
+                link.asked = None;
+                let given = if reason.is_empty() { Ok(given.clone()) } else { Err((*reason).to_owned()) };
+                self.outputs.push_back(DestinationOutput::Given { number: *number, given });
+            }
             (_, Frame::Ended { reason }) => self.ended(reason),
             _ => self.break_off(now, "it sent a frame that a source does not send here"),
         }
@@ -536,6 +564,35 @@ impl Destination {
         }
     }
 
+    /// Asks the source about its messages. Returns the number of the question; `None`: there is no
+    /// link.
+    pub fn ask_source(&mut self, now: Instant, question: &[u8]) -> Option<u64> {
+        self.request(now, |number| Frame::Question { number, question })
+    }
+
+    /// Asks the source for messages. Returns the number of the request; `None`: there is no link.
+    pub fn want(&mut self, now: Instant, ranges: Vec<Wanted>) -> Option<u64> {
+        self.request(now, |number| Frame::Wanted { number, ranges })
+    }
+
+    fn request<'a>(&mut self, now: Instant, frame: impl FnOnce(u64) -> Frame<'a>) -> Option<u64> {
+        if !self.is_open() {
+            return None;
+        }
+        self.number += 1;
+        let number = self.number;
+        if let Some(link) = self.link_mut() {
+            link.asked = Some(number);
+        }
+        self.send(now, &frame(number));
+        Some(number)
+    }
+
+    /// Whether the source is to answer the request with this number.
+    pub fn awaits(&self, number: u64) -> bool {
+        self.link().is_some_and(|link| link.asked == Some(number))
+    }
+
     fn give_back(&mut self, arrived: Arrived) {
         self.taken_size = arrived.begin + arrived.size;
         self.input = arrived.input;
@@ -573,9 +630,11 @@ impl Destination {
             // A record has one hop more here than at the source.
             let is_over =
                 |ack: &mut PendingAck| is_safe(ack.position, hops.saturating_add(1), ack.destinations);
-            let mut last = None;
+            let mut last: Option<PendingAck> = None;
             while let Some(ack) = acks.pop_front_if(is_over) {
-                last = Some(ack);
+                // A record that was asked for has an earlier position than the ones before it.
+                let through = last.map_or(ack.through, |last| last.through.max(ack.through));
+                last = Some(PendingAck { through, ..ack });
             }
             acknowledged.extend(last.map(|ack| (hops, ack)));
         }

@@ -1,7 +1,7 @@
 //! The inputs and outputs of a source.
 
 use quire_types::{Bookmark, Position};
-use quire_wire::link::Offered;
+use quire_wire::link::{Offered, Wanted};
 use std::time::Duration;
 
 use super::SentFrame;
@@ -32,6 +32,22 @@ pub enum SourceOutput {
         bookmark: Bookmark,
         /// The run of the record here. 0: one of the two names no run, and their contents differ.
         run: u64,
+    },
+    /// Answer a question of the destination. Then call
+    /// [`handle_answer`](super::Source::handle_answer).
+    Answer {
+        /// For the answer.
+        number: u64,
+        /// The question.
+        question: Vec<u8>,
+    },
+    /// Read these messages, as far as they go to the destination and are among those that were
+    /// looked at. Then call [`handle_given`](super::Source::handle_given).
+    Give {
+        /// For the result.
+        number: u64,
+        /// The messages.
+        ranges: Vec<Wanted>,
     },
     /// Something happened.
     Note(SourceEvent),

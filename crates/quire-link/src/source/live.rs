@@ -101,6 +101,8 @@ pub(super) struct Live {
     pub(super) flight: Flight,
     /// `caught_up` is still to be sent.
     pub(super) owes_caught_up: bool,
+    /// The request of the destination that is being answered: its number here, and there.
+    pub(super) request: Option<(u64, u64)>,
 }
 
 impl Live {
@@ -119,6 +121,7 @@ impl Live {
             left_out: Position::ZERO,
             flight: Flight::default(),
             owes_caught_up: true,
+            request: None,
         }
     }
 

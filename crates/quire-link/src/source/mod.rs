@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quire_types::{Position, time::Instant};
-use quire_wire::link::{Frame, Hello, Mark, VERSION, Welcome};
+use quire_wire::link::{FRAME_OVERHEAD_MAX, Frame, Given, Hello, Mark, VERSION, Welcome};
 
 use age::Ages;
 use attempts::Attempts;
@@ -35,6 +35,9 @@ use crate::{Connection, HEARTBEAT, SILENCE_MAX};
 
 /// The next attempt of a link whose destination is to connect.
 const NEVER: Instant = Instant(u64::MAX);
+
+/// Bytes of an answer to a question of a destination, at most: a frame has other fields, too.
+const ANSWER_SIZE_MAX: usize = FRAME_OVERHEAD_MAX - 1024;
 
 /// A destination as the configuration has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -562,8 +565,26 @@ impl Source {
             (SourcePhase::Live(_), Frame::Rejected { bookmark, run }) => {
                 self.outputs.push_back(SourceOutput::Rejected { bookmark: *bookmark, run: *run });
             }
+            (SourcePhase::Live(live), Frame::Question { number, question }) if live.request.is_none() => {
+                self.read_number += 1;
+                live.request = Some((self.read_number, *number));
+                let (number, question) = (self.read_number, question.to_vec());
+                self.outputs.push_back(SourceOutput::Answer { number, question });
+            }
+            (SourcePhase::Live(live), Frame::Wanted { number, ranges }) if live.request.is_none() => {
+                self.read_number += 1;
+                live.request = Some((self.read_number, *number));
+                let (number, ranges) = (self.read_number, ranges.clone());
+                self.outputs.push_back(SourceOutput::Give { number, ranges });
+            }
             // They belong to an earlier link on the connection.
-            (SourcePhase::Greeting(_), Frame::Acknowledged { .. } | Frame::Rejected { .. }) => (),
+            (
+                SourcePhase::Greeting(_),
+                Frame::Acknowledged { .. }
+                | Frame::Rejected { .. }
+                | Frame::Question { .. }
+                | Frame::Wanted { .. },
+            ) => (),
             _ => self.lose(now, "it sent a frame that a destination does not send here"),
         }
         None
@@ -692,6 +713,42 @@ impl Source {
         if has_more {
             self.outputs.push_back(SourceOutput::Turn);
         }
+    }
+
+    /// The answer to a question of the destination, or why there is none.
+    pub fn handle_answer(&mut self, now: Instant, number: u64, answer: Result<&[u8], &str>) {
+        let Some(number) = self.end_request(number) else { return };
+        let answer = match answer {
+            Ok(answer) if answer.len() > ANSWER_SIZE_MAX => Err("the answer is larger than a frame"),
+            answer => answer,
+        };
+        let (answer, reason) = match answer {
+            Ok(answer) => (answer, ""),
+            Err(reason) => (&[][..], reason),
+        };
+        self.send(now, &Frame::Answer { number, reason, answer });
+    }
+
+    /// The messages that the destination asked for, as frames of records, or why there are none.
+    pub fn handle_given(&mut self, now: Instant, number: u64, found: Result<(Vec<u8>, Given), String>) {
+        let Some(number) = self.end_request(number) else { return };
+        let (frames, given, reason) = match found {
+            Ok((frames, given)) => (frames, given, String::new()),
+            Err(reason) => (Vec::new(), Given::default(), reason),
+        };
+        self.counts.records += given.sent;
+        self.counts.bytes += frames.len() as u64;
+        let connection = self.connection();
+        if let Some(connection) = connection.filter(|_| !frames.is_empty()) {
+            self.outputs.push_back(SourceOutput::Send { connection, bytes: frames });
+        }
+        self.send(now, &Frame::Given { number, reason: &reason, given });
+    }
+
+    /// A request is answered. Returns its number there; `None`: the link has ended meanwhile.
+    fn end_request(&mut self, number: u64) -> Option<u64> {
+        let live = self.live_mut()?;
+        live.request.take_if(|(here, _)| *here == number).map(|(_, there)| there)
     }
 
     /// A message at `position` goes to the destination. It may be an old one that a publisher or

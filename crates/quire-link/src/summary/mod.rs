@@ -5,7 +5,7 @@
 //! first question is about all publishers, and each further one only about the parts in which the
 //! answers differed: ranges of publisher ids, publishers, ranges of sequences, and messages. So the
 //! answers are short when the logs differ little. Each side answers from its journal with
-//! [`answer_from_memory`] and [`answer_from_log`].
+//! [`MemoryAnswer`] and [`answer_from_log`].
 //!
 //! Ask for [`Comparison::question`], give both answers to [`Comparison::handle_answer`], and repeat
 //! this until there is no question. [`Comparison::differences`] then has the result. Each answer is
@@ -15,8 +15,15 @@
 mod bytes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::BuildHasher;
+use std::sync::Arc;
 
-use quire_journal::{Bookmark, Journal, JournalError, PublisherDigest, PublisherId, RangeSum, Reader};
+use quire_journal::{
+    Bookmark, Journal, JournalError, PublisherDigest, PublisherId, RangeSum, Reader, SequenceRange,
+};
+use rustc_hash::{FxBuildHasher, FxHashMap};
+
+use crate::ranges::SequenceRanges;
 
 /// The most parts in one question, so that an answer has at most about 1 MB. The answer to one part
 /// has at most 256 sums, or the messages of 1,024 sequences.
@@ -59,7 +66,7 @@ pub enum Question {
 /// An answer to a [`Question`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// See [`Journal::digests`].
+    /// The sums of the hashes of the digests of the publishers.
     Digests(Box<[u64; 256]>),
     /// The digests of the publishers.
     Publishers(Vec<PublisherDigest>),
@@ -127,15 +134,50 @@ impl Difference {
 #[error("an answer about publishers and messages does not fit its question")]
 pub struct BadAnswer;
 
-/// Answers the questions for which the journal reads no file.
-pub fn answer_from_memory(question: &Question, journal: &Journal) -> Option<Answer> {
-    match question {
-        Question::Digests => Some(Answer::Digests(Box::new(journal.digests()))),
-        Question::Publishers(ranges) => {
-            let digests = ranges.iter().flat_map(|range| journal.publisher_digests(*range));
-            Some(Answer::Publishers(digests.collect()))
+/// The answer to a question for which the journal reads no file, made in pieces: a log can have
+/// millions of publishers.
+#[derive(Debug)]
+pub struct MemoryAnswer {
+    answer: Answer,
+    /// The ranges of publishers that are asked for.
+    ranges: Vec<u8>,
+    visited_count: usize,
+}
+
+impl MemoryAnswer {
+    /// Begins the answer. `None`: the question is about the log.
+    pub fn begin(question: &Question) -> Option<Self> {
+        let (answer, ranges) = match question {
+            Question::Digests => (Answer::Digests(Box::new([0; 256])), Vec::new()),
+            Question::Publishers(ranges) => (Answer::Publishers(Vec::new()), ranges.clone()),
+            Question::Sums(_) | Question::Messages(_) => return None,
+        };
+        Some(MemoryAnswer { answer, ranges, visited_count: 0 })
+    }
+
+    /// Visits the next `count` publishers. Returns whether the answer is complete.
+    pub fn advance(&mut self, journal: &Journal, count: usize) -> bool {
+        for digest in journal.publisher_digests(self.visited_count).take(count) {
+            let range = (digest.publisher.get() >> 56) as u8;
+            match &mut self.answer {
+                Answer::Digests(digests) => {
+                    let sum = &mut digests[usize::from(range)];
+                    *sum = sum.wrapping_add(digest.hash());
+                }
+                Answer::Publishers(digests) if self.ranges.contains(&range) => digests.push(digest),
+                Answer::Publishers(_) | Answer::Sums(_) | Answer::Messages(_) => (),
+            }
         }
-        Question::Sums(_) | Question::Messages(_) => None,
+        self.visited_count += count;
+        self.visited_count >= journal.publisher_count()
+    }
+
+    /// The answer, once it is complete.
+    pub fn into_answer(mut self) -> Answer {
+        if let Answer::Publishers(digests) = &mut self.answer {
+            digests.sort_unstable_by_key(|digest| digest.publisher);
+        }
+        self.answer
     }
 }
 
@@ -184,6 +226,30 @@ fn sums_in(part: Part, ranges: &[RangeSum]) -> Vec<RangeSum> {
     sums
 }
 
+/// Ranges of sequences in which two logs differ, and whose messages were compared before.
+///
+/// It has the sums of both logs. So a range is compared again when one of the logs has changed in
+/// it.
+#[derive(Clone, Debug, Default)]
+pub struct Settled {
+    sums: FxHashMap<SequenceRange, u64>,
+}
+
+impl Settled {
+    /// Ranges, at most. Further ones are compared each time. They take 4 MB.
+    pub const COUNT_MAX: usize = 100_000;
+
+    fn has(&self, range: SequenceRange, sums: u64) -> bool {
+        self.sums.get(&range) == Some(&sums)
+    }
+
+    fn insert(&mut self, range: SequenceRange, sums: u64) {
+        if self.sums.len() < Self::COUNT_MAX || self.sums.contains_key(&range) {
+            self.sums.insert(range, sums);
+        }
+    }
+}
+
 /// See the documentation of the module.
 #[derive(Debug)]
 pub struct Comparison {
@@ -197,6 +263,16 @@ pub struct Comparison {
     publishers: BTreeMap<PublisherId, u64>,
     differences: Vec<Difference>,
     differences_max: usize,
+    /// `None`: all ranges that differ are compared.
+    settled: Option<Settled>,
+    /// The holes of the first log. Their ranges are compared, also when they are settled.
+    holes: Arc<SequenceRanges>,
+    /// The sums of both logs in the ranges whose messages are to be settled.
+    sums: BTreeMap<SequenceRange, u64>,
+    /// Those of them that were compared.
+    compared: Vec<SequenceRange>,
+    /// Publishers of which files were removed: the first sequence that both logs can have.
+    kept: Vec<(PublisherId, u64)>,
 }
 
 impl Comparison {
@@ -212,7 +288,48 @@ impl Comparison {
             publishers: BTreeMap::new(),
             differences: Vec::new(),
             differences_max,
+            settled: None,
+            holes: Arc::default(),
+            sums: BTreeMap::new(),
+            compared: Vec::new(),
+            kept: Vec::new(),
         }
+    }
+
+    /// A comparison without a limit that passes over settled ranges, except where the first log has
+    /// holes. Take its differences with [`take_ranges`](Comparison::take_ranges) after each answer.
+    pub(crate) fn with_settled(settled: Settled, holes: Arc<SequenceRanges>) -> Self {
+        Comparison { settled: Some(settled), holes, ..Comparison::new(usize::MAX) }
+    }
+
+    /// The differences that were found since the last call.
+    pub(crate) fn take_ranges(&mut self) -> Vec<DifferentRange> {
+        let ranges = self.ranges();
+        self.differences.clear();
+        if self.ranges.is_empty() && self.parts.is_empty() {
+            self.publishers.clear();
+        }
+        ranges
+    }
+
+    /// The publishers of which files were removed, since the last call: the first sequence that
+    /// both logs can have.
+    pub(crate) fn take_kept(&mut self) -> Vec<(PublisherId, u64)> {
+        std::mem::take(&mut self.kept)
+    }
+
+    /// Nothing more is to be done about the ranges whose messages were compared.
+    pub(crate) fn settle_compared(&mut self) {
+        for range in self.compared.drain(..) {
+            if let (Some(settled), Some(sums)) = (&mut self.settled, self.sums.remove(&range)) {
+                settled.insert(range, sums);
+            }
+        }
+    }
+
+    /// Ends the comparison.
+    pub(crate) fn into_settled(self) -> Settled {
+        self.settled.unwrap_or_default()
     }
 
     /// The question for both sides. `None`: the comparison is complete.
@@ -280,6 +397,9 @@ impl Comparison {
     fn compare_sums(&mut self, part: Part, here: &PartSums, there: &PartSums) {
         let kept_from = here.kept_from.max(there.kept_from);
         self.publishers.insert(part.publisher, kept_from);
+        if part.level == 0 && kept_from > 0 && self.settled.is_some() {
+            self.kept.push((part.publisher, kept_from));
+        }
         let level = usize::from(part.level) + 1;
         for number in differing(&here.sums, &there.sums, |sum| sum.number) {
             // A log from which files were removed lacks everything below.
@@ -287,11 +407,25 @@ impl Comparison {
                 continue;
             }
             if level == RANGES {
-                self.ranges.push_back((part.publisher, number));
+                self.compare_range((part.publisher, number), here, there);
             } else {
                 self.parts.push_back(Part { level: level as u8, number, ..part });
             }
         }
+    }
+
+    fn compare_range(&mut self, range: SequenceRange, here: &PartSums, there: &PartSums) {
+        let (publisher, number) = range;
+        if let Some(settled) = &self.settled {
+            let sums = FxBuildHasher.hash_one((sum_of(here, number), sum_of(there, number)));
+            let first = number.saturating_mul(1024);
+            let has_hole = self.holes.overlaps(publisher, first, first.saturating_add(1023));
+            if settled.has(range, sums) && !has_hole {
+                return;
+            }
+            self.sums.insert(range, sums);
+        }
+        self.ranges.push_back(range);
     }
 
     fn compare_messages(
@@ -301,6 +435,9 @@ impl Comparison {
         there: Vec<(Bookmark, u64)>,
     ) {
         let asked: BTreeSet<_> = ranges.iter().copied().collect();
+        if self.settled.is_some() {
+            self.compared.extend_from_slice(ranges);
+        }
         let here: BTreeSet<_> = here.into_iter().collect();
         let there: BTreeSet<_> = there.into_iter().collect();
         let mut found: BTreeMap<Bookmark, Difference> = BTreeMap::new();
@@ -371,6 +508,12 @@ impl Comparison {
     pub fn publishers(&self) -> impl Iterator<Item = PublisherId> {
         self.publishers.keys().copied()
     }
+}
+
+/// The sum of a range; 0 without messages.
+fn sum_of(sums: &PartSums, number: u64) -> u64 {
+    let at = sums.sums.binary_search_by_key(&number, |sum| sum.number);
+    at.map_or(0, |at| sums.sums[at].sum)
 }
 
 fn first_of<T>(queue: &mut VecDeque<T>, count_max: usize) -> Vec<T> {

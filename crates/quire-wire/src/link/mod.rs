@@ -14,7 +14,7 @@ use quire_types::{Bookmark, Position, PublisherId, Secret, Timestamp};
 pub use splitter::{Piece, Splitter};
 
 /// The version of these frames. Both sides must have the same.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 
 /// The largest frame in bytes apart from the data of one message: its other fields, the limit of a
 /// frame of small records, or a `hello`.
@@ -25,6 +25,9 @@ pub const LOGON_SIZE_MAX: usize = 64 * 1024;
 
 /// The most topics in one `hello`. Further topics are checked when their records arrive.
 pub const OFFERED_MAX: usize = 10_000;
+
+/// The most ranges in one `wanted`.
+pub const WANTED_MAX: usize = 4_096;
 
 /// The checks that a `hello` can leave out: all that exist.
 pub const EXCLUDED_MAX: usize = 6;
@@ -51,6 +54,10 @@ const ENDED: u8 = 9;
 const LOGON: u8 = 10;
 const LOGGED_ON: u8 = 11;
 const REJECTED: u8 = 12;
+const QUESTION: u8 = 15;
+const ANSWER: u8 = 16;
+const WANTED: u8 = 17;
+const GIVEN: u8 = 18;
 
 /// Bytes that are not a frame. The peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,8 +84,8 @@ pub enum Role {
 /// There is no such kind.
 pub fn role_of(kind: u8) -> Result<Role, BadFrame> {
     match kind {
-        WELCOME | REFUSED | ACKNOWLEDGED | REJECTED => Ok(Role::Source),
-        HELLO | RECORDS | COMPRESSED | CAUGHT_UP | ENDED => Ok(Role::Destination),
+        WELCOME | REFUSED | ACKNOWLEDGED | REJECTED | QUESTION | WANTED => Ok(Role::Source),
+        HELLO | RECORDS | COMPRESSED | CAUGHT_UP | ENDED | ANSWER | GIVEN => Ok(Role::Destination),
         HEARTBEAT => Ok(Role::Either),
         _ => Err(UNKNOWN_KIND),
     }
@@ -143,6 +150,38 @@ pub enum Frame<'a> {
         /// The run of the record of the source. 0: one of the two records names no run, and their
         /// contents differ. The record then counts as a duplicate.
         run: u64,
+    },
+    /// Destination: a question about the messages of the source.
+    Question {
+        /// For the answer.
+        number: u64,
+        /// The question. It is not interpreted here.
+        question: &'a [u8],
+    },
+    /// Source: the answer.
+    Answer {
+        /// That of the question.
+        number: u64,
+        /// Why there is none; empty when there is one.
+        reason: &'a str,
+        /// The answer. It is not interpreted here.
+        answer: &'a [u8],
+    },
+    /// Destination: messages that it lacks.
+    Wanted {
+        /// For the result.
+        number: u64,
+        /// The messages.
+        ranges: Vec<Wanted>,
+    },
+    /// Source: the records of the messages were sent before, as far as they go to the destination.
+    Given {
+        /// That of the request.
+        number: u64,
+        /// Why the log cannot be read; empty when it was.
+        reason: &'a str,
+        /// The result.
+        given: Given,
     },
     /// Either: still there.
     Heartbeat,
@@ -215,6 +254,34 @@ pub struct Welcome<'a> {
     pub has_mark: bool,
     /// The destination is a source, too, and sends to the sender of the `hello`.
     pub sends_back: bool,
+}
+
+/// Messages of a publisher that a destination lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The publisher.
+    pub publisher: PublisherId,
+    /// The first sequence.
+    pub first: u64,
+    /// The last sequence.
+    pub last: u64,
+    /// The destination has a later message of the publisher. So it gets the messages whatever their
+    /// path is.
+    pub is_hole: bool,
+}
+
+/// The result of a request for messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// The number of ranges that are done,
+    pub done: u32,
+    /// and of the next one everything below this sequence. The destination asks for the rest again.
+    pub next: u64,
+    /// Records that were sent.
+    pub sent: u64,
+    /// Messages that the source has, and that do not go to the destination, or do later: publisher,
+    /// first and last sequence.
+    pub left_out: Vec<(PublisherId, u64, u64)>,
 }
 
 /// Records in a frame.
@@ -312,6 +379,31 @@ impl Frame<'_> {
                     .into_iter()
                     .for_each(|number| put_u64(out, number));
             }
+            Frame::Question { number, question } => {
+                put_u64(out, *number);
+                out.extend_from_slice(question);
+            }
+            Frame::Answer { number, reason, answer } => {
+                put_u64(out, *number);
+                put_text(out, cut(reason));
+                out.extend_from_slice(answer);
+            }
+            Frame::Wanted { number, ranges } => {
+                put_u64(out, *number);
+                for Wanted { publisher, first, last, is_hole } in ranges {
+                    [publisher.get(), *first, *last].into_iter().for_each(|number| put_u64(out, number));
+                    out.push((*is_hole).into());
+                }
+            }
+            Frame::Given { number, reason, given: Given { done, next, sent, left_out } } => {
+                put_u64(out, *number);
+                put_text(out, cut(reason));
+                put_u32(out, *done);
+                [*next, *sent].into_iter().for_each(|number| put_u64(out, number));
+                for (publisher, first, last) in left_out {
+                    [publisher.get(), *first, *last].into_iter().for_each(|number| put_u64(out, number));
+                }
+            }
             Frame::Logon(logon) => {
                 out.extend_from_slice(&logon.version.to_le_bytes());
                 let secret = |secret: Option<Secret<_>>| secret.map(|Secret(text)| text);
@@ -339,6 +431,10 @@ impl Frame<'_> {
             Frame::Logon(_) => LOGON,
             Frame::LoggedOn { .. } => LOGGED_ON,
             Frame::Rejected { .. } => REJECTED,
+            Frame::Question { .. } => QUESTION,
+            Frame::Answer { .. } => ANSWER,
+            Frame::Wanted { .. } => WANTED,
+            Frame::Given { .. } => GIVEN,
         }
     }
 }
@@ -387,12 +483,48 @@ pub fn next_frame(bytes: &[u8], size_max: usize) -> Result<Option<(Frame<'_>, us
             bookmark: Bookmark::new(PublisherId::new(take_u64(body)?), take_u64(body)?),
             run: take_u64(body)?,
         },
+        QUESTION => Frame::Question { number: take_u64(body)?, question: std::mem::take(body) },
+        ANSWER => {
+            Frame::Answer { number: take_u64(body)?, reason: take_text(body)?, answer: std::mem::take(body) }
+        }
+        WANTED => Frame::Wanted { number: take_u64(body)?, ranges: take_wanted(body)? },
+        GIVEN => Frame::Given { number: take_u64(body)?, reason: take_text(body)?, given: take_given(body)? },
         _ => return Err(UNKNOWN_KIND),
     };
     if !body.is_empty() {
         return Err(BadFrame("bytes after the last field"));
     }
     Ok(Some((frame, 4 + size)))
+}
+
+fn take_wanted(body: &mut &[u8]) -> Result<Vec<Wanted>, BadFrame> {
+    let mut ranges = Vec::new();
+    while !body.is_empty() {
+        if ranges.len() == WANTED_MAX {
+            return Err(BadFrame("more ranges than can be wanted"));
+        }
+        let (publisher, first, last) = take_range(body)?;
+        ranges.push(Wanted { publisher, first, last, is_hole: take_u8(body)? != 0 });
+    }
+    Ok(ranges)
+}
+
+fn take_given(body: &mut &[u8]) -> Result<Given, BadFrame> {
+    let (done, next, sent) = (take_u32(body)?, take_u64(body)?, take_u64(body)?);
+    let mut given = Given { done, next, sent, left_out: Vec::new() };
+    while !body.is_empty() {
+        given.left_out.push(take_range(body)?);
+    }
+    Ok(given)
+}
+
+/// A publisher, and a range of its sequences.
+fn take_range(body: &mut &[u8]) -> Result<(PublisherId, u64, u64), BadFrame> {
+    let (publisher, first, last) = (PublisherId::new(take_u64(body)?), take_u64(body)?, take_u64(body)?);
+    match first <= last {
+        true => Ok((publisher, first, last)),
+        false => Err(BadFrame("a range that ends before it begins")),
+    }
 }
 
 fn take_logon<'a>(body: &mut &'a [u8]) -> Result<Logon<'a>, BadFrame> {

@@ -111,7 +111,10 @@ impl Intake<'_> {
                 taken.note_recorded(record);
                 (position, self.destinations_of(&submission, position, path))
             }
-            Ingested::Unrecorded => (Position::ZERO, Destinations::NONE),
+            Ingested::Unrecorded => {
+                self.links.note_unrecorded(record.bookmark);
+                (Position::ZERO, Destinations::NONE)
+            }
             // If the same instance sent it before, its acknowledgement was lost, and waits for the
             // same destinations. Otherwise the instance that sent it first waits for them, and this
             // wait has no disadvantage.
