@@ -351,6 +351,7 @@ impl Members {
         told: impl IntoIterator<Item = MemberInfo>,
         appended: Position,
     ) {
+        let before = (self.version, self.own.clone(), self.others.clone());
         for mut member in told {
             if member.name == self.own.name {
                 self.look_at_own_number(now_ns, member.log);
@@ -380,6 +381,11 @@ impl Members {
             }
         }
         self.settle(appended);
+        // Strangers were told, and forgotten at once. The answer to that could make the other
+        // instance tell its own strangers again, without an end.
+        if (&self.own, &self.others) == (&before.1, &before.2) {
+            self.version = before.0;
+        }
     }
 
     /// A mark came, after all records before it were recorded. `is_whole`: it came over a link that

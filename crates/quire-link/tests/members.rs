@@ -597,6 +597,16 @@ fn a_member_that_cannot_send_to_this_instance_is_not_waited_for() {
     assert_eq!(names, ["b", "c"], "b sends over c");
 }
 
+/// Two instances that forget what the other one tells would tell it again without an end.
+#[test]
+fn an_instance_that_is_no_member_changes_nothing_that_is_told() {
+    let mut members = filling(&["b"]);
+    members.handle_told(9, [info("b", 1, &["a"])], Position::ZERO);
+    let version = members.version();
+    members.handle_told(9, [info("b", 1, &["a"]), info("x", 1, &[])], Position::ZERO);
+    assert_eq!(members.version(), version);
+}
+
 #[test]
 fn an_instance_without_members_is_complete_at_once() {
     let mut members = filling(&[]);
