@@ -544,6 +544,13 @@ CASES: dict[str, Case] = {
         'within `logon_timeout`. Or the service of `[authentication]` with `method = "http"` does not answer as expected.',
         "The client tries again by itself. The log of the server has the reason.",
     ),
+    "not_ready": Case(
+        DisconnectedError,
+        "The log of the instance may lack messages that other instances have. It takes no clients until they have sent "
+        "them. The reason names the instances from which not everything has come.",
+        "The client tries the other addresses, and connects again by itself. Start the instances that are named. "
+        "`quire replication admit` lets clients in without the missing messages.",
+    ),
     "tls_failed": Case(
         TLSError,
         "A connection with quires:// could not be secured. The reason says which side has to be repaired: the server "

@@ -175,6 +175,23 @@ LINES: Final[dict[str, Line]] = {
         "A destination has not recorded a message: another message has its bookmark there.",
         "Let each program use one name, and publish on one instance at a time.",
     ),
+    "12-0012": Line(
+        "The log may lack messages that other instances have, so clients are not let in. The line has the reason.",
+        "Let the other instances connect: they send what they have.",
+    ),
+    "12-0013": Line(
+        "Clients are not let in yet. The line names the instances from which not everything has come.",
+        "Start these instances, or let clients in with `quire replication admit`.",
+    ),
+    "12-0014": Line("The log has everything that the other instances have sent. Clients are let in."),
+    "12-0015": Line(
+        "A command has let clients in while the log may lack messages. The line names the instances that were not heard.",
+        "Start these instances: their messages are recorded when they arrive.",
+    ),
+    "12-0016": Line(
+        "Another instance has the name of this one, and a later log.",
+        "Give each instance a name that no other one has.",
+    ),
     "12-0017": Line(
         "An instance had messages that were missing here. It was asked for them, and has sent them."
     ),

@@ -312,6 +312,7 @@ class Client:
         options: ClientOptions,
         bookmark_store: BookmarkStore | None,
         incarnation: int,
+        observes: bool,
     ) -> Client: ...
     def publish(
         self,

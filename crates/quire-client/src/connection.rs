@@ -58,6 +58,7 @@ impl Connection {
             connection_number,
             run,
             persisted,
+            observes: config.observes,
         })
         .encode(&mut frame);
         frame
@@ -123,7 +124,8 @@ impl Connection {
             }
             Reply::Error { code, reason } => {
                 let is_first = !core.is_up() && *core.state() == ConnectionState::Connecting;
-                let is_final = ends_for_good(code) || (is_first && code != Code::AuthenticationUnavailable);
+                let is_temporary = matches!(code, Code::AuthenticationUnavailable | Code::NotReady);
+                let is_final = ends_for_good(code) || (is_first && !is_temporary);
                 if is_final && !core.renews_token(code, reason) {
                     core.finish(Some(Failure::new(code, reason)));
                 }

@@ -104,6 +104,9 @@ pub struct ClientConfig {
     /// earlier connections of the client. It is also the seed of the jitter, and the run of a
     /// publisher without a [`PublishLog`].
     pub incarnation: u64,
+    /// The program only looks at the server and administers it. So the server lets the client in
+    /// while its log may lack messages, and takes no other commands then.
+    pub observes: bool,
 }
 
 /// Which sequence a publish gets.

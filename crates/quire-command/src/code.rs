@@ -95,6 +95,9 @@ codes! {
     EntitlementReset = 30, "entitlement_reset";
     /// The logon cannot be checked now: a service that the server asks does not answer as expected.
     AuthenticationUnavailable = 31, "authentication_unavailable";
+    /// The log of the instance may lack messages that other instances have. It takes no clients
+    /// until it has them.
+    NotReady = 32, "not_ready";
 }
 
 /// The reason of [`Code::AuthenticationFailed`] for a token whose signature is right.

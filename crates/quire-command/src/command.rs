@@ -75,6 +75,8 @@ pub enum LinkAction {
     /// The log is compared with those of all sources, and what it lacks is asked for. The name is
     /// that of the server.
     Compare,
+    /// The server lets clients in although its log may lack messages. It names no destination.
+    Admit,
 }
 
 /// The change that a [`Command::DefineQueue`] asks for.
@@ -168,6 +170,8 @@ pub struct Logon<'a> {
     pub run: u64,
     /// The highest sequence that a server has acknowledged to the run.
     pub persisted: u64,
+    /// The client only shows the server and administers it. So it is let in before other clients.
+    pub observes: bool,
 }
 
 /// A logon that waits until another thread has checked its password or token.
@@ -182,6 +186,7 @@ pub struct WaitingLogon {
     connection_number: u32,
     run: u64,
     persisted: u64,
+    observes: bool,
 }
 
 impl WaitingLogon {
@@ -197,6 +202,7 @@ impl WaitingLogon {
             connection_number: logon.connection_number,
             run: logon.run,
             persisted: logon.persisted,
+            observes: logon.observes,
         }
     }
 
@@ -215,6 +221,7 @@ impl WaitingLogon {
             connection_number: self.connection_number,
             run: self.run,
             persisted: self.persisted,
+            observes: self.observes,
         }
     }
 }

@@ -98,6 +98,11 @@ impl Sidecars {
         write(&*self.log.disk, &self.log.directory, file, name, head, content)
     }
 
+    /// A number that no other directory has, also one that is a copy of this; 0: not known.
+    pub fn directory_id(&self) -> u64 {
+        self.log.disk.directory_id(&self.log.directory)
+    }
+
     /// The names of all files.
     ///
     /// # Errors

@@ -553,6 +553,7 @@ fn administration(command: &Command<'_>) -> Option<(&'static str, Resource)> {
                 LinkAction::Pause => "pause",
                 LinkAction::Resume => "resume",
                 LinkAction::Compare => "compare",
+                LinkAction::Admit => "admit",
             };
             Some((action, Resource::Replication))
         }

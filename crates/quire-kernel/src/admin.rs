@@ -92,9 +92,10 @@ pub enum AdminCommand {
     /// Which entitlement decides about a request, as the JSON of [`AccessQuestion`]. The reply is
     /// [`AdminReply::Access`].
     Access(Vec<u8>),
-    /// Changes the link to a destination. The reply is [`AdminReply::Replication`].
+    /// Changes the link to a destination, or lets clients in. The reply is
+    /// [`AdminReply::Replication`].
     Link {
-        /// The destination.
+        /// The destination; empty for [`LinkAction::Admit`].
         destination: String,
         /// The change.
         action: LinkAction,

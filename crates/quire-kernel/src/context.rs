@@ -194,7 +194,7 @@ impl Context {
         let replication = &self.config.replication;
         let is_sync = |definition: &Definition| definition.settings.sync_type == SyncType::Sync;
         self.log.replicated = Replicated::new(definitions.iter().map(is_sync), replication.required_acks);
-        self.log.replicated.holds_logons = definitions.iter().any(is_sync);
+        self.log.replicated.holds_logons = !definitions.is_empty() || !replication.instances.is_empty();
         self.log.has_links = replication.accepts || !definitions.is_empty();
     }
 

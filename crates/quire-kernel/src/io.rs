@@ -955,6 +955,43 @@ pub enum Event {
         /// The first of them.
         ranges: String,
     },
+    /// The log may lack records that other instances have. It takes no clients until they have sent
+    /// them.
+    #[error(
+        "the log may lack messages that other instances have, because {reason}: clients are let in when every instance \
+         has sent what it has"
+    )]
+    LogFilling {
+        /// Why.
+        reason: &'static str,
+    },
+    /// Clients wait for messages of other instances.
+    #[error(
+        "clients are not let in yet: not everything was heard from {members}. `quire replication admit` lets them in \
+         without the missing messages"
+    )]
+    ClientsWait {
+        /// The members that were not heard, and their last known messages.
+        members: String,
+    },
+    /// Every other instance has sent what it has.
+    #[error("the log has everything that other instances have sent: clients are let in")]
+    LogComplete,
+    /// A command has let clients in.
+    #[error(
+        "clients are let in by a command. Messages that were not heard may be missing: of {members}. They are recorded \
+         when they arrive, after later messages"
+    )]
+    ClientsAdmitted {
+        /// The members that were not heard, and their last known messages.
+        members: String,
+    },
+    /// Another instance uses the name of this one.
+    #[error("another instance has the name {name:?}, and a later log: give each instance its own name")]
+    NameUsedTwice {
+        /// The name.
+        name: String,
+    },
     /// The broker is stopping.
     #[error("shutting down")]
     ShuttingDown,
@@ -998,6 +1035,7 @@ impl Event {
             | Event::LinkLost { .. }
             | Event::LinkWaitedFor { is_waited_for: true, .. }
             | Event::LinkPaused { .. }
+            | Event::LogComplete
             | Event::Administered { .. }
             | Event::LoggedOff { .. }
             | Event::ClientOnline { .. }
@@ -1037,6 +1075,9 @@ impl Event {
             | Event::LinkRefused { .. }
             | Event::LinkNotCompared { .. }
             | Event::LinkWaitedFor { .. }
+            | Event::LogFilling { .. }
+            | Event::ClientsWait { .. }
+            | Event::ClientsAdmitted { .. }
             | Event::MaintenanceFailed { .. } => Level::Warning,
             Event::SubscriptionEnded { .. }
             | Event::JournalFailed { .. }
@@ -1045,6 +1086,7 @@ impl Event {
             | Event::LinkConflict { .. }
             | Event::LinkRejected { .. }
             | Event::MessagesMissing { .. }
+            | Event::NameUsedTwice { .. }
             | Event::RecordNotKept { .. }
             | Event::QueueMessageUnreadable { .. } => Level::Error,
         }

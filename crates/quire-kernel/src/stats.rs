@@ -437,8 +437,15 @@ pub struct ReplicationStats {
     pub name: String,
     /// The group of the instance.
     pub group: String,
+    /// `filling`, `gap`, `conflict`, `refused`, `away` or `live`: the first that applies.
+    pub state: &'static str,
     /// Clients cannot log on until the instance has recovered the records that it lost.
     pub holds_logons: bool,
+    /// A command has let clients in while the log may lack records.
+    #[serde(rename = "admitted")]
+    pub is_admitted: bool,
+    /// While the log may lack records: the members from which not everything has come.
+    pub not_heard: Vec<NotHeardStats>,
     /// The instances that it sends to.
     pub destinations: Vec<DestinationStats>,
     /// The connections of instances that send to it.
@@ -462,6 +469,18 @@ pub struct MissingRange {
     pub first: u64,
     /// The last sequence.
     pub last: u64,
+}
+
+/// A member from which not everything has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NotHeardStats {
+    /// Its name, or the name of a group of which no instance is known.
+    pub name: String,
+    /// It is a group.
+    #[serde(rename = "group")]
+    pub is_group: bool,
+    /// The bookmark of the last message that is known to be in its log.
+    pub last: Option<String>,
 }
 
 /// The link to a destination.

@@ -27,6 +27,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use quire_types::{Bookmark, Position};
+use quire_wire::link::{Member, Named, SentAll};
 
 /// The introduction of an instance. It came from there, or over another instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,6 +60,36 @@ pub enum NamedInstance {
 }
 
 impl MemberInfo {
+    /// As a frame has it.
+    pub fn as_frame(&self) -> Member<'_> {
+        let named = self.named.iter().map(|named| match named {
+            NamedInstance::Destination(name) => Named::Destination(name),
+            NamedInstance::Group(name) => Named::Group(name),
+            NamedInstance::Instance(name) => Named::Instance(name),
+        });
+        let MemberInfo { name, group, started_ns, log, is_filling, last, .. } = self;
+        let (started_ns, log, is_filling, last) = (*started_ns, *log, *is_filling, *last);
+        Member { name, group, started_ns, log, is_filling, named: named.collect(), last }
+    }
+
+    /// From a frame.
+    pub fn of_frame(member: &Member<'_>) -> Self {
+        let named = member.named.iter().map(|named| match *named {
+            Named::Destination(name) => NamedInstance::Destination(name.to_owned()),
+            Named::Group(name) => NamedInstance::Group(name.to_owned()),
+            Named::Instance(name) => NamedInstance::Instance(name.to_owned()),
+        });
+        MemberInfo {
+            name: member.name.to_owned(),
+            group: member.group.to_owned(),
+            started_ns: member.started_ns,
+            log: member.log,
+            is_filling: member.is_filling,
+            named: named.collect(),
+            last: member.last,
+        }
+    }
+
     /// The later one of two introductions has the greater rank. A process that is filling becomes
     /// complete, and gets another number before it is filling again.
     fn rank(&self) -> (u64, u64, bool) {
@@ -98,6 +129,24 @@ pub struct KeptMark {
 }
 
 impl KeptMark {
+    /// As a frame has it. `is_whole`: it goes over a link that sends everything which can be
+    /// missing at the destination.
+    pub fn as_frame(&self, is_whole: bool) -> SentAll<'_> {
+        let known = self.known.iter().map(|(name, log)| (&**name, *log)).collect();
+        SentAll { origin: &self.origin, of: &self.of, log: self.log, is_whole, known }
+    }
+
+    /// From a frame.
+    pub fn of_frame(sent: &SentAll<'_>) -> Self {
+        KeptMark {
+            origin: sent.origin.to_owned(),
+            of: sent.of.to_owned(),
+            log: sent.log,
+            known: sent.known.iter().map(|(name, log)| ((*name).to_owned(), *log)).collect(),
+            after: Position::ZERO,
+        }
+    }
+
     /// A later mark of an instance for the same log has a greater rank: numbers only grow.
     pub fn rank(&self) -> (u64, u128) {
         (self.log, self.known.values().map(|log| u128::from(*log)).sum())

@@ -75,6 +75,9 @@ pub struct Replicated {
     required: Option<u32>,
     /// Clients are not let in yet: the instance is being filled with what it lost.
     pub holds_logons: bool,
+    /// Why clients are not let in, while the log may lack records: their logons are refused with
+    /// this, and do not wait.
+    pub not_ready: Option<Box<str>>,
     /// Messages of the log here that another instance has rejected, each with its run: it has a
     /// message of another run with the bookmark.
     rejected: BTreeMap<Bookmark, u64>,

@@ -280,7 +280,7 @@ impl World {
             }
             self.carry_out();
         }
-        self.source.end_turn(self.now);
+        self.source.end_turn(self.now, &[]);
         self.carry_out();
         self.turn_there();
         if self.source.poll_timeout().is_some_and(|due| due <= self.now) {
@@ -566,7 +566,7 @@ impl World {
 
     fn carry_out_one(&mut self, pipe: &mut Pipe, output: DestinationOutput) {
         let answer =
-            Answer { instance: "there", group: "there", started_ns: self.runs_there, sends_back: false };
+            Answer { instance: "there", group: "there", started_ns: self.runs_there, ..Answer::default() };
         match output {
             DestinationOutput::Send { bytes, .. } => pipe.to_source.extend(bytes),
             DestinationOutput::Check(greeting) => {
@@ -593,6 +593,9 @@ impl World {
                 pipe.is_wanting = false;
             }
             DestinationOutput::Answered { .. } => unreachable!("nothing is asked"),
+            DestinationOutput::LostRecord | DestinationOutput::Mark { .. } => {
+                panic!("the logs have no numbers here: {output:?}")
+            }
             DestinationOutput::Note(_) | DestinationOutput::Turn => (),
         }
     }
@@ -703,7 +706,7 @@ fn mark(position: u64, time_ns: u64) -> Mark {
 
 #[test]
 fn a_mark_counts_only_with_the_time_that_the_message_has_there() {
-    let answer = || Answer { instance: "there", group: "there", started_ns: 1, sends_back: false };
+    let answer = || Answer { instance: "there", group: "there", started_ns: 1, ..Answer::default() };
     // Without a time, the mark was saved by an earlier version.
     for (marked_ns, time_ns, is_there) in [(5, 5, true), (5, 6, false), (0, 6, true)] {
         let (now, end) = (Instant::default(), Position::new(3));
@@ -761,7 +764,7 @@ fn a_mark_with_a_time_replaces_the_same_mark_without_one() {
     let now = Instant::default();
     let (settings, instance) =
         (SourceSettings { name: "there".into(), ..Default::default() }, Some("there".to_owned()));
-    let place = LinkPlace { resume_from: Position::new(3), mark: Some(mark(7, 0)), instance };
+    let place = LinkPlace { resume_from: Position::new(3), mark: Some(mark(7, 0)), instance, log: 0 };
     let mut source = Source::new(settings, place);
     let log = LogState {
         first: Position::new(1),
@@ -780,9 +783,72 @@ fn a_mark_with_a_time_replaces_the_same_mark_without_one() {
     }
 }
 
+/// The frames that a source has sent since the last call.
+fn sent_marks(source: &mut Source) -> Vec<(String, bool)> {
+    let mut sent = Vec::new();
+    while let Some(output) = source.poll_output() {
+        let SourceOutput::Send { bytes, .. } = output else { continue };
+        if let Ok(Some((Frame::Mark(mark), _))) = next_frame(&bytes, 1000) {
+            sent.push((mark.origin.to_owned(), mark.is_whole));
+        }
+    }
+    sent
+}
+
+#[test]
+fn a_mark_is_sent_once_after_the_records_before_it() {
+    let now = Instant::default();
+    let settings = SourceSettings { name: "there".into(), ..Default::default() };
+    let mut source = Source::new(settings, LinkPlace::default());
+    let log = |end| LogState {
+        first: Position::new(1),
+        appended: Position::new(end),
+        persisted: Position::new(end),
+        has_publishes: false,
+        single_publish: None,
+    };
+    source.begin(now, Connection(1), None, Introduction::default());
+    let welcome = Welcome { version: VERSION, instance: "there", ..Welcome::default() };
+    source.handle_frame(now, &log(0), &Frame::Welcome(welcome));
+    let known = [("here".to_owned(), 5)].into();
+    let after = Position::new(3);
+    let mark = KeptMark { origin: "here".into(), of: "there".into(), log: 7, known, after };
+    let marks = |is_whole| [(mark.clone(), is_whole)];
+    source.end_turn(now, &marks(true));
+    assert_eq!(sent_marks(&mut source), [(String::new(), false)], "that of the log at `welcome`");
+    source.handle_run(Run { after: Position::ZERO, through: after, last_there: Position::new(1) });
+    source.poll_read(now, &log(3), false);
+    source.end_turn(now, &marks(false));
+    source.end_turn(now, &marks(false));
+    assert_eq!(sent_marks(&mut source), [("here".to_owned(), false)]);
+    source.end_turn(now, &marks(true));
+    assert_eq!(sent_marks(&mut source), [("here".to_owned(), true)], "the link sends more now");
+}
+
+#[test]
+fn a_lost_message_is_reported_unless_the_log_is_known_to_be_filling_or_is_another_one() {
+    for (marked_log, is_filling, is_lost) in [(7, false, true), (7, true, false), (6, false, false)] {
+        let now = Instant::default();
+        let mut destination = Destination::accepted(Connection(1), "peer", now);
+        let mark = Some(mark(2, 1));
+        let hello = Hello { version: VERSION, instance: "here", mark, marked_log, ..Hello::default() };
+        let mut bytes = Vec::new();
+        Frame::Hello(hello).encode(&mut bytes);
+        destination.handle_bytes(&bytes);
+        assert!(destination.poll_arrived(now, Position::new(1), MESSAGE_SIZE_MAX).is_none());
+        let own = Member { name: "there", log: 7, is_filling, ..Member::default() };
+        let answer = Answer { instance: "there", group: "there", members: vec![own], ..Answer::default() };
+        // The log ends before the message.
+        destination.handle_checked(now, Position::new(1), answer);
+        let found = outputs(&mut destination);
+        assert_eq!(found.contains(&DestinationOutput::LostRecord), is_lost, "{found:?}");
+        assert_eq!(destination.is_open(), !is_lost);
+    }
+}
+
 /// A destination with an open link, and a frame with one record.
 fn with_a_record(now: Instant) -> (Destination, Arrived) {
-    let answer = Answer { instance: "there", group: "there", started_ns: 1, sends_back: false };
+    let answer = Answer { instance: "there", group: "there", started_ns: 1, ..Answer::default() };
     let mut destination = Destination::accepted(Connection(1), "peer", now);
     let mut bytes = Vec::new();
     Frame::Hello(Hello { version: VERSION, instance: "here", ..Hello::default() }).encode(&mut bytes);

@@ -91,6 +91,7 @@ impl Client {
         options: OptionsArgument,
         bookmark_store: Option<PyRef<'_, BookmarkStore>>,
         incarnation: u64,
+        observes: bool,
     ) -> PyResult<Self> {
         let CredentialsArgument { user, password, token } = options.credentials;
         let (password, of_password) =
@@ -111,6 +112,7 @@ impl Client {
             ack_batch_size: options.ack_batch_size,
             ack_timeout: options.ack_timeout,
             incarnation,
+            observes,
         };
         let options = Options {
             endpoints: links.into_iter().map(Endpoint::from).collect(),

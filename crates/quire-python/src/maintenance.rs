@@ -127,8 +127,9 @@ pub fn link_action(name: &str) -> PyResult<LinkAction> {
         "pause" => Ok(LinkAction::Pause),
         "resume" => Ok(LinkAction::Resume),
         "compare" => Ok(LinkAction::Compare),
-        _ => {
-            Err(PyValueError::new_err(format!("{name:?} is not 'downgrade', 'upgrade', 'pause' or 'resume'")))
-        }
+        "admit" => Ok(LinkAction::Admit),
+        _ => Err(PyValueError::new_err(format!(
+            "{name:?} is not 'downgrade', 'upgrade', 'pause', 'resume', 'admit' or 'compare'"
+        ))),
     }
 }

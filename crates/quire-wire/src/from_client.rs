@@ -368,6 +368,9 @@ impl Encode for Logon<'_> {
                 put_field(out, 131, &self.run.to_le_bytes());
                 put_field(out, 132, &self.persisted.to_le_bytes());
             }
+            if self.observes {
+                put_field(out, 133, &[]);
+            }
         });
     }
 }
@@ -392,6 +395,10 @@ impl<'a> FromBody<'a> for Logon<'a> {
                 130 => logon.connection_number = fields.u32(value, "connection number")?,
                 131 => logon.run = u64::from_le_bytes(fields.array(value, "run")?),
                 132 => logon.persisted = u64::from_le_bytes(fields.array(value, "persisted")?),
+                133 => {
+                    let [] = fields.array(value, "observes")?;
+                    logon.observes = true;
+                }
                 tag => fields.unknown(tag)?,
             }
         }
@@ -457,7 +464,7 @@ fn decode_replicate(body: &[u8]) -> Result<Command<'_>, WireError> {
     }
     let known = LINK_ACTIONS.into_iter().find(|known| number_of(*known) == action);
     match known {
-        Some(action) if command != 0 && !destination.is_empty() => {
+        Some(action) if command != 0 && (action == LinkAction::Admit) == destination.is_empty() => {
             Ok(Command::Replicate { command, destination, action })
         }
         _ => Err(fields.bad("command, action and destination")),
@@ -525,8 +532,14 @@ const MESSAGES: u8 = 6;
 const ACCESS: u8 = 7;
 const STATISTICS: u8 = 8;
 
-const LINK_ACTIONS: [LinkAction; 5] =
-    [LinkAction::Downgrade, LinkAction::Upgrade, LinkAction::Pause, LinkAction::Resume, LinkAction::Compare];
+const LINK_ACTIONS: [LinkAction; 6] = [
+    LinkAction::Downgrade,
+    LinkAction::Upgrade,
+    LinkAction::Pause,
+    LinkAction::Resume,
+    LinkAction::Admit,
+    LinkAction::Compare,
+];
 
 /// `action` of a `replicate`.
 fn number_of(action: LinkAction) -> u8 {
@@ -535,6 +548,7 @@ fn number_of(action: LinkAction) -> u8 {
         LinkAction::Upgrade => 2,
         LinkAction::Pause => 3,
         LinkAction::Resume => 4,
+        LinkAction::Admit => 5,
         LinkAction::Compare => 6,
     }
 }

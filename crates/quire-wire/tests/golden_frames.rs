@@ -88,6 +88,7 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
                 connection_number: 9,
                 run: 0x2122_2324_2526_2728,
                 persisted: 77,
+                observes: false,
             }),
         ),
         (
@@ -98,6 +99,10 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
                 token: Some(Secret("e30.e30.c2ln")),
                 ..Logon::default()
             }),
+        ),
+        (
+            "logon.observes",
+            Command::Logon(Logon { version: 1, client_name: "loader-1", observes: true, ..Logon::default() }),
         ),
         ("publish.least", Command::Publish(publish)),
         (
@@ -334,6 +339,7 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
             "replicate.resume",
             Command::Replicate { command: 1, destination: "east-2", action: LinkAction::Resume },
         ),
+        ("replicate.admit", Command::Replicate { command: 1, destination: "", action: LinkAction::Admit }),
         (
             "replicate.compare",
             Command::Replicate { command: 1, destination: "east-1", action: LinkAction::Compare },

@@ -74,6 +74,15 @@ fn wanted(publisher: u64, first: u64, last: u64, is_hole: bool) -> Wanted {
 /// Every kind of frame, with its name in the golden file.
 fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let mark = MARK;
+    let member = Member {
+        name: "a",
+        group: "g",
+        started_ns: 11,
+        log: 13,
+        is_filling: true,
+        named: vec![Named::Destination("b"), Named::Group("w"), Named::Instance("c")],
+        last: Some(Bookmark::new(PublisherId::new(3), 4)),
+    };
     let hello = Hello {
         version: VERSION,
         instance: "a",
@@ -83,16 +92,24 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
         started_ns: 11,
         mark,
         topics: vec![Offered { topic: "orders", message_type: "json", key: "/id" }],
+        marked_log: 12,
         excluded: vec!["key"],
+        members: vec![member.clone()],
     };
-    let welcome = Welcome { version: 1, instance: "b", group: "b", has_mark: true, ..Welcome::default() };
+    let members = vec![Member { named: Vec::new(), last: None, ..member.clone() }];
+    let welcome =
+        Welcome { version: 1, instance: "b", group: "b", has_mark: true, members, ..Welcome::default() };
+    let known = vec![("a", 13), ("b", 14)];
+    let sent_all = SentAll { origin: "a", of: "b", log: 14, is_whole: true, known };
     let frames = [
         ("hello", Frame::Hello(hello)),
         ("welcome", Frame::Welcome(welcome)),
         ("refused", Frame::Refused { reason: "no" }),
         ("acknowledged", Frame::Acknowledged { through: Position::new(9), hops: 1, mark }),
         ("heartbeat", Frame::Heartbeat),
-        ("caught_up", Frame::CaughtUp),
+        ("caught_up", Frame::Mark(SentAll::default())),
+        ("mark", Frame::Mark(sent_all)),
+        ("members", Frame::Members(vec![member.clone()])),
         ("ended", Frame::Ended { reason: "no" }),
         ("logon", Frame::Logon(Logon { token: Some(Secret("t")), ..LOGON })),
         ("logon_password", Frame::Logon(Logon { password: Some(Secret("p\u{e4}ss")), ..LOGON })),

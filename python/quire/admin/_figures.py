@@ -224,7 +224,14 @@ def _of_core(core: dict[str, Any], config: Config, syncs: Durations, persisted: 
             "sync_p99_s": syncs.quantile(0.99),
             "appended": core["appended"],
         },
+        "instance/copies": _copies(core["replication"]),
     }
+
+
+def _copies(links: dict[str, Any]) -> dict[str, Any]:
+    is_filling = links["state"] == "filling"
+    found = links | {"filling": is_filling, "not_heard": len(links["not_heard"])}
+    return _chosen(NODE_AT["instance/copies"], found)
 
 
 def collections_of(core: dict[str, Any]) -> Tree:

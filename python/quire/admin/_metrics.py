@@ -514,6 +514,28 @@ NODES: Final[tuple[Node, ...]] = (
         id="SOURCE",
     ),
     Node(
+        "instance/copies",
+        "the log of this instance among those of the instances that replicate to each other",
+        (
+            Metric("state", "S", "text", "`filling`, `gap`, `conflict`, `refused`, `away` or `live`"),
+            Metric(
+                "filling",
+                "S",
+                "bool",
+                "the log may lack messages of other instances",
+                Series("quire_replication_filling"),
+            ),
+            Metric("admitted", "S", "bool", "a command has let clients in while the log is filled"),
+            Metric(
+                "not_heard",
+                "S",
+                "instances",
+                "instances from which not everything has come, while the log is filled",
+                Series("quire_replication_not_heard_instances"),
+            ),
+        ),
+    ),
+    Node(
         "instance/journal",
         "the journal",
         (

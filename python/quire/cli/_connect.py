@@ -5,6 +5,7 @@ from __future__ import annotations
 import quire
 from quire._arguments import journal_inside
 from quire.cli import default_url
+from quire.client._blocking import Observer
 from quire.client._links import Place, parse_url
 
 
@@ -26,8 +27,8 @@ def connect(
             hint = "" if inside is None else f"; perhaps you mean file:{inside}"
             raise quire.ConfigError(f"there is no journal in {directory}{hint}", key=key)
     if connect_timeout is None:
-        return quire.Client(url, name=name)
-    return quire.Client(url, name=name, connect_timeout=connect_timeout)
+        return Observer(url, name=name)
+    return Observer(url, name=name, connect_timeout=connect_timeout)
 
 
 __all__ = ["connect"]

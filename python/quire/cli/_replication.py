@@ -26,7 +26,7 @@ else:
 app = App(
     name="replication",
     help="Show the links of a server to other instances; downgrade, upgrade, pause and resume destinations; "
-    "compare servers.",
+    "let clients in; compare servers.",
     help_format="plaintext",
 )
 
@@ -64,7 +64,46 @@ def ls(*, url: Url = None, json: Json = False) -> int:
             print_json(**link)
         return 0
     print_table([heading for _, heading in COLUMNS], [_row(link) for link in (*destinations, *sources)])
+    # Not among the rows, which programs read.
+    note(f"state: {links['state']}")
+    if links["state"] == "filling":
+        clients = "a command has let clients in" if links["admitted"] else "clients are not let in"
+        note(f"the log may lack messages, and {clients}; not heard: {_members(links['not_heard'])}")
     return 0
+
+
+@app.command(name="admit")
+def admit(*, url: Url = None, json: Json = False) -> int:
+    """Let clients in although the server may lack messages of other instances.
+
+    The server takes no clients while its log is filled: after its first start, or after it lost a part of its log.
+    The command names the instances from which not everything has come, and the last message of each that is known.
+    Their messages may be missing. The server records them when they arrive, after later messages.
+
+    For example:
+      quire replication admit
+      quire replication admit --json | jq -r .name
+    """
+    with connect(url) as client:
+        before = client._replication()
+        links = client._replicate("", "admit")
+    if json:
+        for member in links["not_heard"]:
+            print_json(**member)
+    elif links["state"] != "filling" or before["admitted"]:
+        say(f"{links['name']}: clients were let in before")
+    else:
+        say(f"{links['name']}: clients are let in; messages may be missing of {_members(links['not_heard'])}")
+    return 0
+
+
+def _members(members: list[dict[str, Any]]) -> str:
+    """The names of members, and the last message of each that is known."""
+    names = [
+        f"{'the group ' if member['group'] else ''}{member['name']} (last known message: {member['last'] or 'none'})"
+        for member in members
+    ]
+    return ", ".join(names) or "no instance"
 
 
 @app.command(name="stats")

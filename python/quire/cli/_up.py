@@ -23,7 +23,7 @@ from typing import IO, Any, Final, Literal
 
 from quire._errors import ConfigError, QuireError
 from quire._process import StopSignals
-from quire.client._blocking import Client
+from quire.client._blocking import Observer
 from quire.config import Address, Config
 
 #: More instances than a trial needs. Each one has its ports among these.
@@ -259,7 +259,7 @@ def _links_of(instance: _Instance) -> list[_Link]:
     if not instance.config.replication.destination:
         return []
     try:
-        with Client(instance.url) as client:
+        with Observer(instance.url) as client:
             found = client._replication()["destinations"]
     except QuireError as error:
         return [

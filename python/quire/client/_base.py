@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from quire import _quire
 from quire._arguments import (
@@ -90,6 +90,8 @@ class ClientBase(Generic[S]):
 
     #: The class that `subscribe` returns.
     _subscription_class: type[S]
+    #: The server lets it in while it may lack messages, and takes only commands that show or administer it.
+    _observes: ClassVar[bool] = False
 
     def __init__(self, options: ClientOptions, driver: Driver) -> None:
         self._options = options
@@ -243,6 +245,7 @@ class ClientBase(Generic[S]):
                 self._options.with_source(self._driver.source),
                 None if places is None else places._core,
                 int.from_bytes(os.urandom(8)),
+                self._observes,
             )
         except BaseException:
             self._close_stores()

@@ -924,3 +924,10 @@ class Client(ClientBase[Subscription]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Observer(Client):
+    """A client that shows or administers a server. It is let in while the server may lack messages of other instances
+    (docs/replication.md, "States"). The server then takes no other commands of it."""
+
+    _observes = True

@@ -227,6 +227,7 @@ message_type = "json"
 # logon_timeout = "5s"                # time in which they must have logged on
 # insecure = false                    # true: accept other machines without authentication, and secrets without TLS
 # compare_interval = "1d"             # compare the messages with those of other instances; default: at each connect
+# instances = ["east-3"]              # instances that send to this one, and are not destinations
 # required_acks = 1                   # sync destinations that must have a message; default: all
 # [[replication.destination]]
 # name = "quire-2"                    # the name of the other instance

@@ -158,6 +158,8 @@ class Replication(Model):
     #: The time between two comparisons of the messages with those of the instances that send to
     #: this one. Default: when such an instance connects.
     compare_interval: Period | None = None
+    #: Instances that send to this one, and that are not destinations. After a lost disk, clients wait for them, too.
+    instances: Texts = ()
     #: Other instances connect to `address` over TLS only (docs/security.md).
     tls: ServerTLS | None = None
     #: How instances that connect prove their user. Default: the `authentication` of the
@@ -177,6 +179,7 @@ class Replication(Model):
             address: str | None = ...,
             required_acks: int | None = ...,
             compare_interval: DurationLike | None = ...,
+            instances: str | Sequence[str] = ...,
             tls: ServerTLS | Table | None = ...,
             authentication: Authentication | Table | None = ...,
             logon_timeout: DurationLike = ...,
@@ -236,6 +239,7 @@ class Replication(Model):
             "logon_timeout_ns": round(self.logon_timeout * 1e9),
             "required_acks": self.required_acks,
             "compare_interval_ns": _ns(self.compare_interval),
+            "instances": list(self.instances),
             "local_queues": local_queues,
             "destinations": [destination.to_core() for destination in self.destination],
         }

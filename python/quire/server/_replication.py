@@ -49,6 +49,18 @@ class ServerReplication:
         """
         self._act(destination, "resume")
 
+    def admit(self) -> list[dict[str, Any]]:
+        """Lets clients in although the log may lack messages of other instances.
+
+        Returns the instances that were not heard, each with `name`, `group` (it is the name of a
+        group) and `last`, the bookmark of its last message that is known. Empty when clients were
+        let in before.
+        """
+        stats = self.stats()
+        self._engine.replicate("", "admit")
+        not_heard: list[dict[str, Any]] = [] if stats["admitted"] else stats["not_heard"]
+        return not_heard
+
     def _act(self, destination: str, action: LinkAction) -> None:
         check_type(destination, str, "destination")
         self._engine.replicate(destination, action)

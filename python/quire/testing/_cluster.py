@@ -21,7 +21,7 @@ from typing import IO, Any, Final, Literal, Self
 
 from quire._errors import ConfigError
 from quire._units import Duration, seconds
-from quire.client._blocking import Client
+from quire.client._blocking import Observer
 from quire.testing._forward import Forwarder
 from quire.testing._server import START_TIMEOUT, ServerProcess, reserve_port
 
@@ -53,7 +53,7 @@ class Instance(ServerProcess):
 
     def links(self) -> dict[str, Any]:
         """Returns the figures of its links, as `server.replication.stats()` does. The instance must run."""
-        with Client(self.url) as client:
+        with Observer(self.url) as client:
             return client._replication()
 
     def __repr__(self) -> str:

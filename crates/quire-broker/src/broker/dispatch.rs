@@ -108,6 +108,12 @@ impl Broker {
     /// The intake decides about publishes, by their topics.
     fn take_command(&mut self, id: SessionId, command: &Command<'_>) {
         let is_logged_on = self.cx.clients.sessions.all[id].phase != Phase::AwaitingLogon;
+        if self.cx.log.replicated.holds_logons && is_logged_on && !may_observe(command) {
+            let reason = self.cx.log.replicated.not_ready.clone();
+            let reason =
+                reason.as_deref().unwrap_or("the instance has just started, and takes no clients yet");
+            return self.cx.end(id, Code::NotReady, reason);
+        }
         match command {
             Command::Publish(publish) if is_logged_on => {
                 if let Some(publisher) = self.publishers.begin_publish(&mut self.cx, id) {
@@ -559,5 +565,33 @@ fn define_queue(action: &DefineQueue<'_>) -> Result<AdminCommand, String> {
             .map(|changes| AdminCommand::AlterQueue { queue: (*queue).to_owned(), changes })
             .map_err(|error| error.to_string()),
         DefineQueue::Drop { queue } => Ok(AdminCommand::DropQueue((*queue).to_owned())),
+    }
+}
+
+/// Whether a client that only looks at the server and administers it may send the command while
+/// other clients are not let in.
+fn may_observe(command: &Command<'_>) -> bool {
+    match command {
+        Command::Logon(_)
+        | Command::Heartbeat
+        | Command::Goodbye
+        | Command::Stats { .. }
+        | Command::Maintain(_)
+        | Command::Inspect { .. }
+        | Command::Replicate { .. }
+        | Command::Reload { .. }
+        | Command::Disconnect { .. } => true,
+        Command::Publish(_)
+        | Command::PublishBatch(_)
+        | Command::Subscribe(_)
+        | Command::Unsubscribe(_)
+        | Command::Flush { .. }
+        | Command::Pause { .. }
+        | Command::Resume { .. }
+        | Command::Settle(_)
+        | Command::Extend(_)
+        | Command::Query(_)
+        | Command::DefineQueue { .. }
+        | Command::SowDelete(_) => false,
     }
 }

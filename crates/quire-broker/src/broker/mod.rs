@@ -226,6 +226,7 @@ impl Broker {
     pub fn finish_turn(&mut self, now: Now) {
         self.cx.clock.now = now;
         self.cx.clock.started.get_or_insert(now.wall);
+        self.links.begin(&mut self.cx);
         self.cx.clock.wants_turn = false;
         if let Some(behind) = self.cx.log.look_at_clock(now) {
             self.cx.note(Event::ClockBehind { behind });
@@ -786,9 +787,16 @@ impl Broker {
         self.bookmarks.forget_session(id);
     }
 
-    /// The client of a logon that waits for its check tries again: it did nothing wrong.
+    /// The client of a logon that waits for its check, or for messages of other instances, tries
+    /// again: it did nothing wrong.
     fn end_late_logon(&mut self, id: SessionId) {
-        let (code, reason) = match self.cx.session(id).stall {
+        let session = self.cx.session(id);
+        let (code, reason) = match session.stall {
+            _ if session.phase == Phase::Open => return,
+            Some(Stall::LoggingOn) => match self.cx.log.replicated.not_ready.clone() {
+                Some(reason) => return self.cx.end(id, Code::NotReady, &reason),
+                None => return,
+            },
             Some(Stall::Authenticating) => {
                 (Code::AuthenticationUnavailable, "the logon was not checked within logon_timeout")
             }

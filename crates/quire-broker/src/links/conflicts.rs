@@ -9,12 +9,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::{HashMap, HashSet};
-use quire_journal::{Bookmark, FoundSidecar, Journal, JournalError, PublisherId, SidecarHead, Sidecars};
+use quire_journal::{Bookmark, PublisherId};
 use rustc_hash::FxBuildHasher;
-
-const FILE: &str = "copies.place";
-const NAME: &str = "copies";
-const VERSION: u32 = 1;
 
 /// Conflicts of a link whose bookmarks are kept. At the limit the oldest one is forgotten: it is
 /// counted again when it comes again.
@@ -51,17 +47,11 @@ struct OfLink {
 }
 
 /// See the module's documentation.
+#[derive(Default)]
 pub(super) struct Conflicts {
-    files: Sidecars,
     links: BTreeMap<(Side, Box<str>), OfLink>,
     /// The file does not have everything.
     is_changed: bool,
-}
-
-/// A file that is ready to be written.
-pub(super) struct ConflictsFile {
-    files: Sidecars,
-    content: Vec<u8>,
 }
 
 /// A conflict that was not known before.
@@ -92,17 +82,9 @@ impl OfLink {
 }
 
 impl Conflicts {
-    pub(super) fn new(journal: &Journal) -> Self {
-        Conflicts { files: journal.sidecars(), links: BTreeMap::new(), is_changed: false }
-    }
-
-    /// Reads what an earlier run saved. Nothing when the file cannot be used.
-    pub(super) fn read(&mut self) {
-        if let Ok(FoundSidecar::Whole(SidecarHead { version: VERSION, .. }, content)) =
-            self.files.read(FILE, NAME)
-        {
-            self.links = decode(&content).unwrap_or_default();
-        }
+    /// From the bytes that an earlier run saved. None when they cannot be used.
+    pub(super) fn of_bytes(bytes: &[u8]) -> Self {
+        Conflicts { links: decode(bytes).unwrap_or_default(), is_changed: false }
     }
 
     /// A message was rejected on the link of an instance. `None`: this was known.
@@ -169,14 +151,14 @@ impl Conflicts {
         links.map(|((_, instance), link)| (&**instance, link.count))
     }
 
-    /// The file, when it does not have everything.
-    pub(super) fn changed(&mut self) -> Option<ConflictsFile> {
-        std::mem::take(&mut self.is_changed).then(|| self.file())
+    /// The bytes for the file.
+    pub(super) fn encoded(&self) -> Vec<u8> {
+        encode(&self.links)
     }
 
-    /// The file.
-    pub(super) fn file(&self) -> ConflictsFile {
-        ConflictsFile { files: self.files.clone(), content: encode(&self.links) }
+    /// Whether the file does not have everything. It counts as written from now on.
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.is_changed)
     }
 
     /// The file was not written.
@@ -187,14 +169,6 @@ impl Conflicts {
     /// Whether there is anything to save.
     pub(super) fn is_empty(&self) -> bool {
         self.links.is_empty()
-    }
-}
-
-impl ConflictsFile {
-    /// Writes the file. Waits for the disk.
-    pub(super) fn write(&self) -> Result<(), JournalError> {
-        let head = SidecarHead { version: VERSION, ..SidecarHead::default() };
-        self.files.write(FILE, NAME, head, &[&self.content])
     }
 }
 
@@ -263,7 +237,6 @@ fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use quire_journal::Options;
 
     use super::*;
 
@@ -273,10 +246,8 @@ mod tests {
 
     #[test]
     fn conflicts_survive_a_restart() {
-        let journal = Journal::in_memory(&Options::default()).unwrap();
-        let mut conflicts = Conflicts::new(&journal);
-        conflicts.read();
-        assert!(conflicts.is_empty() && conflicts.changed().is_none());
+        let mut conflicts = Conflicts::of_bytes(&[]);
+        assert!(conflicts.is_empty() && !conflicts.take_changed());
         let first = conflicts.note(Side::Destination, "b", bookmark(1, 5), 7);
         assert_eq!(first, Some(New { count: 1, is_first_of_publisher: true, forgotten: None }));
         assert_eq!(conflicts.note(Side::Destination, "b", bookmark(1, 5), 7), None);
@@ -284,10 +255,8 @@ mod tests {
         assert_eq!(second, Some(New { count: 2, is_first_of_publisher: false, forgotten: None }));
         conflicts.note(Side::Source, "b", bookmark(1, 5), 8);
         conflicts.pass_to(bookmark(1, 5), 7, "c");
-        conflicts.changed().unwrap().write().unwrap();
-        assert!(conflicts.changed().is_none());
-        let mut again = Conflicts::new(&journal);
-        again.read();
+        assert!(conflicts.take_changed() && !conflicts.take_changed());
+        let again = Conflicts::of_bytes(&conflicts.encoded());
         assert_eq!(again.links, conflicts.links);
         assert_eq!((again.count(Side::Destination, "b"), again.count(Side::Source, "b")), (2, 1));
         assert_eq!(again.passed_to("c"), [(bookmark(1, 5), 7)]);
@@ -297,8 +266,7 @@ mod tests {
 
     #[test]
     fn a_conflict_without_a_run_rejects_no_publish() {
-        let journal = Journal::in_memory(&Options::default()).unwrap();
-        let mut conflicts = Conflicts::new(&journal);
+        let mut conflicts = Conflicts::default();
         conflicts.note(Side::Destination, "b", bookmark(1, 5), 0);
         assert_eq!(conflicts.rejected().count(), 0);
         assert_eq!(conflicts.count(Side::Destination, "b"), 1);
@@ -306,8 +274,7 @@ mod tests {
 
     #[test]
     fn the_oldest_conflicts_are_forgotten_and_stay_counted() {
-        let journal = Journal::in_memory(&Options::default()).unwrap();
-        let mut conflicts = Conflicts::new(&journal);
+        let mut conflicts = Conflicts::default();
         let mut last = None;
         for sequence in 1..=KEPT_MAX as u64 + 1 {
             last = conflicts.note(Side::Source, "b", bookmark(1, sequence), 7);

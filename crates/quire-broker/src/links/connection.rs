@@ -8,8 +8,8 @@ use super::incoming::Incoming;
 use super::outgoing::{Outgoing, Shared};
 use crate::context::Context;
 use crate::io::ConnectionId;
-use quire_link::LoggingOn;
-use quire_wire::link::{BadFrame, FRAME_OVERHEAD_MAX, Frame, Piece, Role, Splitter, next_frame};
+use quire_link::{LoggingOn, MemberInfo};
+use quire_wire::link::{BadFrame, FRAME_OVERHEAD_MAX, Frame, Member, Piece, Role, Splitter, next_frame};
 
 pub(super) struct Connection {
     pub(super) id: ConnectionId,
@@ -27,6 +27,12 @@ pub(super) struct Connection {
     answers: Vec<u8>,
     /// The link from the other instance.
     pub(super) incoming: Incoming,
+    /// The name of the other instance and the number of its log, when it has introduced itself.
+    pub(super) peer: Option<(String, u64)>,
+    /// The version of the members that the other instance was told.
+    pub(super) told: u64,
+    /// The frames for the connection that are not taken yet.
+    news: Vec<u8>,
     /// Bytes that are counted among the unfinished frames of all connections.
     counted_size: usize,
 }
@@ -47,6 +53,9 @@ impl Connection {
             splitter: Splitter::default(),
             answers: Vec::new(),
             incoming,
+            peer: None,
+            told: 0,
+            news: Vec::new(),
             counted_size: 0,
         }
     }
@@ -65,7 +74,7 @@ impl Connection {
                     [head, body].into_iter().for_each(|part| self.answers.extend_from_slice(part))
                 }
                 Role::Destination => [head, body].into_iter().for_each(|part| self.incoming.receive(part)),
-                Role::Either => (),
+                Role::Either => [head, body].into_iter().for_each(|part| self.news.extend_from_slice(part)),
             }
         }
         Ok(())
@@ -77,7 +86,7 @@ impl Connection {
     /// They lift the sum above its limit: the reason.
     pub(super) fn count(&mut self, cx: &mut Context) -> Result<(), String> {
         let logon_size = self.logon.as_ref().map_or(0, LoggingOn::waiting_size);
-        let size = self.answers.len() + self.incoming.waiting_size() + logon_size;
+        let size = self.answers.len() + self.news.len() + self.incoming.waiting_size() + logon_size;
         let grows = size > self.counted_size;
         let all = &mut cx.clients.sessions.unfinished_size;
         *all = *all - self.counted_size + size;
@@ -99,6 +108,28 @@ impl Connection {
         }
         let (address, user) = (self.incoming.peer().to_owned(), self.incoming.user.copy());
         Some(Shared { connection: self.id, address, user })
+    }
+
+    /// Takes the frames for the connection: the members that the other instance knows, when they
+    /// have changed.
+    ///
+    /// # Errors
+    /// As [`Connection::receive`].
+    pub(super) fn take_news(&mut self) -> Result<Option<Vec<MemberInfo>>, BadFrame> {
+        let (mut taken_size, mut told) = (0, None);
+        while let Some((frame, size)) = next_frame(&self.news[taken_size..], FRAME_OVERHEAD_MAX)? {
+            taken_size += size;
+            if let Frame::Members(members) = frame {
+                told = Some(members.iter().map(MemberInfo::of_frame).collect());
+            }
+        }
+        self.news.drain(..taken_size);
+        Ok(told)
+    }
+
+    /// Tells the other instance the members that are known here.
+    pub(super) fn tell(&self, cx: &mut Context, members: Vec<Member<'_>>) {
+        self.send(cx, &Frame::Members(members));
     }
 
     /// The connection is gone: its bytes count no longer.

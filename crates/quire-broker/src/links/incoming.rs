@@ -19,11 +19,15 @@ use super::Links;
 use super::check::Checking;
 use super::compare::FromSource;
 use super::look_up::LookUp;
+use super::members::{Heard, Membership};
 use crate::access::LinkUser;
 use crate::config::links::{Definition, KEY, SOW};
 use crate::context::Context;
 use crate::io::{ConnectionId, Event, Output};
 use crate::stats::SourceStats;
+
+/// The members, and the last message of the log here: for the introduction of this instance.
+pub(super) type Introduced<'a> = (Option<&'a Membership>, Option<Bookmark>);
 
 /// See the documentation of the module.
 pub(super) struct Incoming {
@@ -37,6 +41,10 @@ pub(super) struct Incoming {
     pub(super) user: LinkUser,
     /// Answers of the source that were not taken.
     replies: Vec<FromSource>,
+    /// News that the members are to have.
+    heard: Vec<Heard>,
+    /// The version of the members that `welcome` had.
+    told: u64,
 }
 
 impl Incoming {
@@ -55,6 +63,8 @@ impl Incoming {
             checking: None,
             user: LinkUser::default(),
             replies: Vec::new(),
+            heard: Vec::new(),
+            told: 0,
         }
     }
 
@@ -130,6 +140,16 @@ impl Incoming {
         self.destination.peer()
     }
 
+    /// The version of the members that the source was told in `welcome`.
+    pub(super) fn told(&self) -> u64 {
+        self.told
+    }
+
+    /// The news since the last call.
+    pub(super) fn take_heard(&mut self) -> Vec<Heard> {
+        std::mem::take(&mut self.heard)
+    }
+
     /// Bytes arrived on the connection.
     pub(super) fn heard(&mut self, now: Instant) {
         self.destination.handle_heard(now);
@@ -160,7 +180,8 @@ impl Incoming {
 
     /// Checks the instances of an introduction. Returns whether they can be linked. The topics are
     /// checked in the next turns.
-    fn begin_checks(&mut self, cx: &mut Context, greeting: Greeting) -> bool {
+    fn begin_checks(&mut self, cx: &mut Context, mut greeting: Greeting) -> bool {
+        let told = std::mem::take(&mut greeting.members);
         match Checking::begin(cx, greeting, &self.own_links, &mut self.user) {
             Ok(checking) => {
                 self.destination.set_rules(LinkRules {
@@ -168,6 +189,7 @@ impl Incoming {
                     any_key: !checking.is_checked(KEY),
                 });
                 self.checking = Some(checking);
+                self.heard.push(Heard::Introduced(told));
                 cx.clock.wants_turn = true;
                 true
             }
@@ -179,7 +201,7 @@ impl Incoming {
     }
 
     /// Continues with the checks of an introduction until the deadline, and answers it.
-    fn check(&mut self, cx: &mut Context, deadline: Option<Instant>) {
+    fn check(&mut self, cx: &mut Context, deadline: Option<Instant>, introduction: Introduced<'_>) {
         let Some(mut checking) = self.checking.take() else { return };
         match checking.run(cx, &self.own_links, &mut self.user, deadline) {
             None => {
@@ -189,7 +211,8 @@ impl Incoming {
             Some(Err(reason)) => self.destination.end(cx.clock.now.instant, &reason),
             Some(Ok(())) => {
                 let persisted = cx.log.journal.persisted();
-                let answer = answer(cx, self.destination.source());
+                self.told = introduction.0.map_or(0, Membership::version);
+                let answer = answer(cx, self.destination.source(), introduction);
                 self.destination.handle_checked(cx.clock.now.instant, persisted, answer);
             }
         }
@@ -197,9 +220,16 @@ impl Incoming {
     }
 
     /// The search for the mark is over.
-    pub(super) fn found(&mut self, cx: &mut Context, number: u64, found: Option<(Position, Timestamp)>) {
+    pub(super) fn found(
+        &mut self,
+        cx: &mut Context,
+        number: u64,
+        found: Option<(Position, Timestamp)>,
+        introduction: Introduced<'_>,
+    ) {
+        self.told = introduction.0.map_or(0, Membership::version);
         let first = cx.log.reader.first();
-        let answer = answer(cx, self.destination.source());
+        let answer = answer(cx, self.destination.source(), introduction);
         self.destination.handle_found(cx.clock.now.instant, number, found, first, answer);
         self.carry_out(cx);
     }
@@ -248,8 +278,13 @@ impl Incoming {
 
     /// Acknowledges what has become safe, and sends a heartbeat when nothing else was sent for a
     /// while.
-    pub(super) fn advance(&mut self, cx: &mut Context, deadline: Option<Instant>) {
-        self.check(cx, deadline);
+    pub(super) fn advance(
+        &mut self,
+        cx: &mut Context,
+        deadline: Option<Instant>,
+        introduction: Introduced<'_>,
+    ) {
+        self.check(cx, deadline, introduction);
         let log = &cx.log;
         self.destination.advance(
             cx.clock.now.instant,
@@ -321,6 +356,11 @@ impl Incoming {
                     }
                     DestinationEvent::Ended { source, reason } => Event::LinkRefused { source, reason },
                 }),
+                DestinationOutput::LostRecord => self.heard.push(Heard::LostRecord),
+                DestinationOutput::Mark { mark, is_whole } => {
+                    self.heard.push(Heard::Mark { mark, is_whole });
+                    cx.clock.wants_turn = true;
+                }
                 DestinationOutput::Turn => cx.clock.wants_turn = true,
             }
         }
@@ -356,7 +396,11 @@ fn find(reader: &Reader, bookmark: Bookmark) -> Result<Option<(Position, Timesta
 }
 
 /// The introduction of this instance to a source.
-fn answer<'a>(cx: &'a Context, source: Option<&SourceInstance>) -> Answer<'a> {
+fn answer<'a>(
+    cx: &'a Context,
+    source: Option<&SourceInstance>,
+    (members, last): Introduced<'a>,
+) -> Answer<'a> {
     let mut destinations = cx.config.replication.destinations.iter();
     Answer {
         instance: &cx.config.name,
@@ -364,5 +408,6 @@ fn answer<'a>(cx: &'a Context, source: Option<&SourceInstance>) -> Answer<'a> {
         started_ns: cx.started_ns(),
         sends_back: destinations
             .any(|destination| source.is_some_and(|source| destination.name == *source.name)),
+        members: members.map_or_else(Vec::new, |members| members.told(last)),
     }
 }

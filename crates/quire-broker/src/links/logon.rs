@@ -105,10 +105,12 @@ impl Links {
         let connection = &mut self.connections[index];
         connection.logon = None;
         connection.incoming.user = LinkUser::of_this_instance(user);
-        let (id, link) = (connection.id, &mut self.outgoing[number]);
+        let id = connection.id;
+        let introduction = (self.members.as_ref(), self.last.map(|last| last.bookmark));
+        let link = &mut self.outgoing[number];
         // Otherwise the connection is closed at the end of the turn, because no link uses it.
         if link.is_opening() {
-            link.begin(cx, id, None, LinkUser::default());
+            link.begin(cx, id, None, LinkUser::default(), introduction);
         }
     }
 

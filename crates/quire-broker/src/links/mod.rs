@@ -12,10 +12,12 @@ mod check;
 mod compare;
 mod conflicts;
 mod connection;
+mod copies_file;
 mod give;
 mod incoming;
 mod logon;
 mod look_up;
+mod members;
 mod outgoing;
 mod place;
 mod read;
@@ -39,7 +41,9 @@ use crate::topic::TopicId;
 use compare::Comparisons;
 use conflicts::{Conflicts, Side};
 use connection::Connection;
+use copies_file::CopiesFile;
 use incoming::Incoming;
+use members::Membership;
 use outgoing::{Outgoing, Shared};
 use place::Places;
 use quire_command::LinkAction;
@@ -47,16 +51,16 @@ use quire_expression::filter::MessageContext;
 use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::topic::TopicSelector;
 use quire_journal::{Bookmark, InstancePath, JournalError, Position, Record, Timestamp};
-use quire_link::{LinkPlace, LookedUp, Start};
+use quire_link::{LinkPlace, LookedUp, MemberInfo, Start};
 use quire_types::time::Instant;
 use recent::Recent;
 use summary::{Asked, Asker};
 
-use crate::config::links::{CHECKS, Definition, SyncType};
+use crate::config::links::{CHECKS, Definition, ReplicatedTopic, SyncType};
 use crate::config::route::Route;
 use quire_link::Greeted;
 pub(crate) use quire_link::{Arrived, LinkRules, SentRecord, Taken};
-use quire_wire::link::{EXCLUDED_MAX, Given, Mark, OFFERED_MAX, Offered};
+use quire_wire::link::{BadFrame, EXCLUDED_MAX, Given, Mark, OFFERED_MAX, Offered};
 use read::{LinkFound, LinkSearch};
 
 /// How long clients wait after a start for news from the sync destinations, at most. They may have
@@ -81,6 +85,8 @@ pub(crate) struct Links {
     comparisons: Comparisons,
     /// Questions about the messages of the log that are answered from memory.
     asked: VecDeque<Asked>,
+    /// From the first turn of the process on, with links.
+    members: Option<Membership>,
     /// Rejections of other instances that publishers were not told of, each with the run.
     rejections: Vec<(Bookmark, u64)>,
     arena: Arena,
@@ -99,6 +105,7 @@ impl Links {
         let places = Places::new(&cx.log.journal);
         let saved = if definitions.is_empty() { Vec::new() } else { places.read() };
         let end = cx.log.journal.persisted();
+        let own_name: Arc<str> = cx.config.name.as_str().into();
         let new_link = |(number, definition): (usize, &Arc<Definition>)| {
             // Beyond the end of the log the place is of a log that was replaced by an older copy.
             let is_usable = |(name, place): &&(String, LinkPlace)| {
@@ -106,7 +113,9 @@ impl Links {
             };
             let place = saved.iter().rfind(is_usable).map(|(_, place)| place.clone());
             let at_start = || LinkPlace { resume_from: start_of_log(cx), ..LinkPlace::default() };
-            Outgoing::new(number, Arc::clone(definition), place.unwrap_or_else(at_start))
+            let all = definitions.iter().all(|other| sends_topics_of(definition, other));
+            let place = place.unwrap_or_else(at_start);
+            Outgoing::new(number, Arc::clone(&own_name), Arc::clone(definition), place, all)
         };
         let outgoing: Vec<_> = definitions.iter().enumerate().map(new_link).collect();
         Links {
@@ -118,6 +127,7 @@ impl Links {
             recent: Recent::default(),
             comparisons: Comparisons::default(),
             asked: VecDeque::new(),
+            members: None,
             rejections: Vec::new(),
             arena: cx.messages.unreadable.arena(),
             last: None,
@@ -163,19 +173,22 @@ impl Links {
         if let Err(reason) = received.map_err(|error| error.to_string()).and_then(|()| connection.count(cx)) {
             connection.incoming.break_off(cx, &reason);
         }
-        let Some(link) = link else { return };
-        let (number, rejected, questions) = (link.number, link.take_rejected(), link.take_questions());
+        let link = link.map(|link| (link.number, link.take_rejected(), link.take_questions()));
+        if let Ok(Some(told)) = self.take_news(id) {
+            self.introduced(cx, id, told);
+        }
+        let Some((number, rejected, questions)) = link else { return };
         for (question_number, question) in questions {
             self.ask(cx, Asker::Destination(number, question_number), &question);
         }
-        greeted.iter().for_each(|greeted| self.greet(cx, number, greeted));
+        greeted.into_iter().for_each(|greeted| self.greet(cx, id, number, greeted));
         if !rejected.is_empty() {
             self.note_rejected_by(cx, number, rejected);
         }
     }
 
     /// A destination has introduced itself.
-    fn greet(&mut self, cx: &mut Context, number: usize, greeted: &Greeted) {
+    fn greet(&mut self, cx: &mut Context, id: ConnectionId, number: usize, greeted: Greeted) {
         let link = &mut self.outgoing[number];
         link.set_sends_back(greeted.sends_back);
         if greeted.sends_back && link.start() == Start::Unknown {
@@ -192,6 +205,15 @@ impl Links {
                 incoming.end(cx, "the instance was started again");
             }
         }
+        self.introduced(cx, id, greeted.members);
+        self.note_contact();
+    }
+
+    /// The members that the other instance of a connection tells, when they have changed.
+    fn take_news(&mut self, id: ConnectionId) -> Result<Option<Vec<MemberInfo>>, BadFrame> {
+        let connection = self.connections.iter_mut().find(|connection| connection.id == id);
+        // Before its introduction, an instance is not known.
+        connection.filter(|connection| connection.peer.is_some()).map_or(Ok(None), Connection::take_news)
     }
 
     fn incoming_mut(&mut self, id: ConnectionId) -> Option<&mut Incoming> {
@@ -225,14 +247,20 @@ impl Links {
     /// The next frame of records that arrived. `None` while the journal takes no writes: the frames
     /// wait.
     pub(crate) fn next_arrived(&mut self, cx: &mut Context) -> Option<Arrived> {
-        if cx.log.failure.is_some() {
+        if cx.log.failure.is_some() || !self.members.as_ref().is_some_and(Membership::is_saved) {
             return None;
         }
-        for index in 0..self.connections.len() {
-            let arrived = self.connections[index].incoming.next_arrived(cx);
+        let mut index = 0;
+        while let Some(connection) = self.connections.get_mut(index) {
+            index += 1;
+            let (id, arrived) = (connection.id, connection.incoming.next_arrived(cx));
+            let heard = connection.incoming.take_heard();
             if arrived.is_some() {
                 // Another source gets the next turn.
-                self.connections.rotate_left(index + 1);
+                self.connections.rotate_left(index);
+            }
+            self.heed(cx, id, heard);
+            if arrived.is_some() {
                 return arrived;
             }
         }
@@ -262,6 +290,9 @@ impl Links {
         let position = cx.log.appended();
         let mark = self.last.filter(|mark| mark.position == position);
         let (run, last) = (taken.run(position), arrived.last().filter(|_| result.is_ok()));
+        if let Some(last) = last {
+            self.note_last_of(arrived.source().name, Some(last.bookmark));
+        }
         for link in self.outgoing.iter_mut().filter(|link| link.is_from_peer(&arrived)) {
             run.into_iter().for_each(|run| link.has_run(run));
             last.into_iter().for_each(|last| link.note_last_there(last));
@@ -372,9 +403,12 @@ impl Links {
         number: u64,
         found: Option<(Position, Timestamp)>,
     ) {
-        if let Some(incoming) = self.incoming_mut(connection) {
-            incoming.found(cx, number, found);
-        }
+        let introduction = (self.members.as_ref(), self.last.map(|last| last.bookmark));
+        let found_by = self.connections.iter_mut().find(|each| each.id == connection);
+        let Some(Connection { incoming, .. }) = found_by else { return };
+        incoming.found(cx, number, found, introduction);
+        let heard = incoming.take_heard();
+        self.heed(cx, connection, heard);
     }
 
     /// The log was asked for records of a frame; `None` after a bug.
@@ -426,23 +460,30 @@ impl Links {
     /// Acknowledges what is safe, connects, and sends what is new in the log.
     pub(crate) fn advance(&mut self, cx: &mut Context) {
         self.advance_asked(cx);
-        if !self.any() {
+        // Also without connections: what they changed is to be saved.
+        if !self.any() && self.members.is_none() {
             return;
         }
         let now = cx.clock.now.instant;
         let started = *self.started.get_or_insert(now);
         let deadline = cx.clock.slices.deadline(PASS);
         self.advance_logons(cx);
+        let introduction = (self.members.as_ref(), self.last.map(|last| last.bookmark));
+        let mut all_heard = Vec::new();
         for connection in &mut self.connections {
-            connection.incoming.advance(cx, deadline);
+            connection.incoming.advance(cx, deadline, introduction);
             // It is less than before, or was counted when it came.
             let _ = connection.count(cx);
+            all_heard.push((connection.id, connection.incoming.take_heard()));
         }
+        all_heard.into_iter().for_each(|(id, heard)| self.heed(cx, id, heard));
         self.answer_new(cx);
         self.leave_broken(cx);
+        self.advance_members(cx);
         for number in 0..self.outgoing.len() {
             let shared = self.shared_by(cx, number);
-            self.outgoing[number].advance(cx, shared);
+            let introduction = (self.members.as_ref(), self.last.map(|last| last.bookmark));
+            self.outgoing[number].advance(cx, shared, introduction);
         }
         self.close_unused(cx);
         self.compare(cx);
@@ -453,8 +494,11 @@ impl Links {
     /// An instance that connects can be reached again. It may have just started, and its clients
     /// wait for what it lacks.
     fn answer_new(&mut self, cx: &mut Context) {
+        let introduction = (self.members.as_ref(), self.last.map(|last| last.bookmark));
+        let mut is_contact = false;
         for connection in &mut self.connections {
             let Some(source) = connection.incoming.take_new().cloned() else { continue };
+            is_contact = true;
             for (bookmark, run) in self.conflicts.passed_to(&source.name) {
                 connection.incoming.reject(cx, bookmark, run);
             }
@@ -465,9 +509,12 @@ impl Links {
                 let has_another = link.connection().is_some_and(|other| other != connection.id);
                 if is_to_source && has_another && *source.name < *cx.config.name {
                     let Some(shared) = connection.share(cx, link) else { continue };
-                    link.begin(cx, shared.connection, Some(shared.address), shared.user);
+                    link.begin(cx, shared.connection, Some(shared.address), shared.user, introduction);
                 }
             }
+        }
+        if is_contact {
+            self.note_contact();
         }
     }
 
@@ -517,7 +564,8 @@ impl Links {
             self.outgoing.iter_mut().for_each(|link| link.look_at_retained(cx));
             self.comparisons.look_at_gap(cx);
             let saved = self.saved(cx);
-            self.places.save(cx, saved, &mut self.conflicts);
+            let copies = self.changed_copies(cx);
+            self.places.save(cx, saved, copies);
         }
     }
 
@@ -526,14 +574,31 @@ impl Links {
         place::Saved { places: places.collect(), needs: self.needed_from(cx) }
     }
 
-    /// Whether there are places or conflicts to save.
+    /// The file of the members and the conflicts, when it does not have everything.
+    fn changed_copies(&mut self, cx: &Context) -> Option<CopiesFile> {
+        let has_conflicts = self.conflicts.take_changed();
+        let members = self.members.as_mut()?;
+        (has_conflicts || members.is_changed()).then(|| CopiesFile {
+            files: cx.log.journal.sidecars(),
+            saved: members.to_save(cx),
+            conflicts: self.conflicts.encoded(),
+        })
+    }
+
+    /// Whether there are places, members or conflicts to save.
     fn has_places(&self) -> bool {
-        !self.outgoing.is_empty() || !self.conflicts.is_empty()
+        !self.outgoing.is_empty()
+            || !self.conflicts.is_empty()
+            || self.members.as_ref().is_some_and(Membership::is_changed)
     }
 
     /// The places were written; false: that failed.
     fn places_written(&mut self, is_written: bool) {
-        self.places.written(is_written, &mut self.conflicts);
+        self.places.written(is_written);
+        if !is_written {
+            self.conflicts.not_written();
+        }
+        self.members.iter_mut().for_each(|members| members.written(is_written));
     }
 
     /// After a start, clients are let in when this instance has received its lost messages from the
@@ -565,8 +630,14 @@ impl Links {
             }
             Start::Over => false,
         });
+        let members = self.members.as_ref();
+        let is_held = match members.is_some_and(Membership::is_filling) {
+            true => members.is_some_and(Membership::holds_clients),
+            false => is_held,
+        };
         cx.clock.wants_turn |= cx.log.replicated.holds_logons && !is_held;
         cx.log.replicated.holds_logons = is_held;
+        self.update_hold(cx);
     }
 
     /// When a link has something to do.
@@ -578,7 +649,9 @@ impl Links {
         });
         let places = self.places.due().filter(|_| self.has_places());
         let comparisons = self.comparisons.next_timeout(cx);
-        outgoing.chain(incoming).chain(self.start_due).chain(places).chain(comparisons).min()
+        let members = self.members.as_ref().and_then(Membership::next_timeout);
+        let links = outgoing.chain(incoming).chain(self.start_due).chain(places);
+        links.chain(comparisons).chain(members).min()
     }
 
     /// Changes the link to a destination, by command.
@@ -600,6 +673,10 @@ impl Links {
             self.compare(cx);
             return Ok(());
         }
+        if action == LinkAction::Admit {
+            self.admit(cx);
+            return Ok(());
+        }
         let is_named = |link: &&mut Outgoing| link.definition.settings.name == destination;
         let Some(link) = self.outgoing.iter_mut().find(is_named) else {
             let names = self.outgoing.iter().map(|link| format!("{:?}", link.definition.settings.name));
@@ -610,6 +687,8 @@ impl Links {
             ));
         };
         match action {
+            // See above.
+            LinkAction::Admit => Ok(()),
             LinkAction::Downgrade => link.set_by_command(cx, true),
             LinkAction::Upgrade => link.set_by_command(cx, false),
             LinkAction::Pause => {
@@ -625,16 +704,42 @@ impl Links {
     }
 
     pub(crate) fn stats(&self, cx: &Context) -> ReplicationStats {
+        let destinations: Vec<_> = self.outgoing.iter().map(|link| self.stats_of(cx, link)).collect();
+        let sources = self.source_stats();
+        let members = self.members.as_ref();
         ReplicationStats {
             name: cx.config.name.clone(),
             group: cx.config.group().to_owned(),
+            state: self.state(cx, &destinations, &sources),
             holds_logons: cx.log.replicated.holds_logons,
-            destinations: self.outgoing.iter().map(|link| self.stats_of(cx, link)).collect(),
-            sources: self.source_stats(),
+            is_admitted: members.is_some_and(Membership::is_admitted),
+            not_heard: members.map_or_else(Vec::new, Membership::not_heard),
+            destinations,
+            sources,
             missing: self.comparisons.missing_count(),
             missing_ranges: self.comparisons.missing_ranges(),
             comparing: self.comparisons.is_comparing(),
             comparisons: self.comparisons.round_count(),
+        }
+    }
+
+    /// The state of the log among its copies: the first of these that applies.
+    fn state(&self, cx: &Context, to: &[DestinationStats], from: &[SourceStats]) -> &'static str {
+        let has = |state: &str| to.iter().any(|link| link.state == state);
+        let has_gap = has("gap") || self.comparisons.missing_count() > 0;
+        let has_conflicts =
+            to.iter().any(|link| link.conflict_count > 0) || from.iter().any(|link| link.conflict_count > 0);
+        let is_source_live =
+            |name: &String| from.iter().any(|link| link.name == *name && link.state == "live");
+        let is_away = to.iter().any(|link| !matches!(link.state, "live" | "catching_up"))
+            || !cx.config.replication.instances.iter().all(is_source_live);
+        match () {
+            () if self.members.as_ref().is_some_and(Membership::is_filling) => "filling",
+            () if has_gap => "gap",
+            () if has_conflicts => "conflict",
+            () if has("refused") => "refused",
+            () if is_away => "away",
+            () => "live",
         }
     }
 
@@ -680,9 +785,7 @@ impl Links {
     /// # Errors
     /// That of the journal.
     pub(crate) fn save(&self, cx: &Context) -> Result<(), JournalError> {
-        if !self.conflicts.is_empty() {
-            self.conflicts.file().write()?;
-        }
+        self.write_copies(cx)?;
         if self.outgoing.is_empty() {
             return Ok(());
         }
@@ -692,12 +795,24 @@ impl Links {
 
 /// The conflicts that an earlier run saved. Publishers are not confirmed what was rejected.
 fn read_conflicts(cx: &mut Context) -> Conflicts {
-    let mut conflicts = Conflicts::new(&cx.log.journal);
-    if cx.log.has_links {
-        conflicts.read();
-        conflicts.rejected().for_each(|(bookmark, run)| cx.log.replicated.reject(bookmark, run));
+    if !cx.log.has_links {
+        return Conflicts::default();
     }
+    let (_, bytes) = copies_file::read(&cx.log.journal);
+    let conflicts = Conflicts::of_bytes(&bytes);
+    conflicts.rejected().for_each(|(bookmark, run)| cx.log.replicated.reject(bookmark, run));
     conflicts
+}
+
+/// Whether a link sends every topic that another one sends, with the same messages.
+fn sends_topics_of(link: &Definition, other: &Definition) -> bool {
+    let sends = |topic: &ReplicatedTopic| {
+        link.settings.topics.iter().any(|own| {
+            let is_same = own.name == topic.name && own.message_type == topic.message_type;
+            is_same && (own.filter.is_none() || own.filter == topic.filter)
+        })
+    };
+    other.settings.topics.iter().all(sends)
 }
 
 /// The position before the first record of the log.

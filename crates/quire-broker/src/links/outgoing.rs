@@ -13,6 +13,8 @@ use quire_wire::link::{Frame, Given, Mark, Wanted};
 
 use super::behind::Behind;
 use super::give::Giving;
+use super::incoming::Introduced;
+use super::members::Membership;
 use super::read::{LinkFound, LinkReading, LinkSearch};
 use super::{Links, Offer, offered};
 use crate::access::LinkUser;
@@ -38,6 +40,8 @@ pub(super) struct Shared {
 pub(super) struct Outgoing {
     pub(super) definition: Arc<Definition>,
     pub(super) number: usize,
+    /// The name of this instance.
+    own_name: Arc<str>,
     source: Source,
     /// Where reading continues. It keeps the files of the log that it needs.
     cursor: Option<Cursor>,
@@ -52,10 +56,20 @@ pub(super) struct Outgoing {
     /// Whether the destination sends to this instance, too, as it said last.
     sends_back: Option<bool>,
     behind: Behind,
+    /// The version of the members that the last `hello` had.
+    pub(super) told: u64,
+    /// The link sends all topics that another link of this instance sends.
+    pub(super) sends_all_topics: bool,
 }
 
 impl Outgoing {
-    pub(super) fn new(number: usize, definition: Arc<Definition>, place: LinkPlace) -> Self {
+    pub(super) fn new(
+        number: usize,
+        own_name: Arc<str>,
+        definition: Arc<Definition>,
+        place: LinkPlace,
+        sends_all_topics: bool,
+    ) -> Self {
         let settings = SourceSettings {
             name: definition.settings.name.clone(),
             group: definition.settings.group.clone(),
@@ -68,6 +82,7 @@ impl Outgoing {
         Outgoing {
             definition,
             number,
+            own_name,
             source,
             cursor: None,
             read_through: Position::ZERO,
@@ -76,6 +91,8 @@ impl Outgoing {
             questions: Vec::new(),
             sends_back: None,
             behind: Behind::default(),
+            told: 0,
+            sends_all_topics,
         }
     }
 
@@ -169,6 +186,11 @@ impl Outgoing {
         self.source.set_start(start);
     }
 
+    /// Whether records are sent.
+    pub(super) fn is_live(&self) -> bool {
+        self.source.is_live()
+    }
+
     pub(super) fn is_opening(&self) -> bool {
         self.source.is_opening()
     }
@@ -219,7 +241,7 @@ impl Outgoing {
 
     /// Does what is due: connects, reads and sends records, sends a heartbeat, looks at the age of
     /// messages that are not acknowledged. `shared` is a connection that the destination has made.
-    pub(super) fn advance(&mut self, cx: &mut Context, shared: Option<Shared>) {
+    pub(super) fn advance(&mut self, cx: &mut Context, shared: Option<Shared>, introduction: Introduced<'_>) {
         let now = cx.clock.now.instant;
         let (shared, user) = match shared {
             Some(Shared { connection, address, user }) => (Some((Connection(connection.0), address)), user),
@@ -228,10 +250,12 @@ impl Outgoing {
         let begun = self.source.begin_turn(now, &log_state(cx), shared);
         self.carry_out(cx);
         if let Some((connection, address)) = begun {
-            self.begin(cx, ConnectionId(connection.0), Some(address), user);
+            self.begin(cx, ConnectionId(connection.0), Some(address), user, introduction);
         }
-        self.read(cx);
-        self.source.end_turn(now);
+        let (members, _) = introduction;
+        self.read(cx, members.is_some_and(|members| members.fills(self.peer())));
+        let marks = members.map_or_else(Vec::new, |members| members.marks_for(self));
+        self.source.end_turn(now, &marks);
         self.carry_out(cx);
         self.report(cx);
         self.look_behind(cx);
@@ -262,6 +286,8 @@ impl Outgoing {
             greeted: Position::ZERO,
             now: cx.clock.now.wall,
             replicable: self.user.replicable(),
+            own_name: Arc::clone(&self.own_name),
+            fills: false,
         };
         let destination = self.number;
         let number = cx.begin_job(
@@ -325,8 +351,10 @@ impl Outgoing {
         connection: ConnectionId,
         shared: Option<String>,
         user: LinkUser,
+        (members, last): Introduced<'_>,
     ) {
         self.user = user;
+        self.told = members.map_or(0, Membership::version);
         let offers = offered(cx, &self.definition.route);
         let introduction = Introduction {
             instance: &cx.config.name,
@@ -334,6 +362,7 @@ impl Outgoing {
             started_ns: cx.started_ns(),
             topics: offers.iter().map(Offer::as_frame).collect(),
             excluded: self.definition.excluded().collect(),
+            members: members.map_or_else(Vec::new, |members| members.told(last)),
         };
         self.source.begin(cx.clock.now.instant, Connection(connection.0), shared, introduction);
         self.carry_out(cx);
@@ -381,7 +410,8 @@ impl Outgoing {
         self.source.handle_last_there(last);
     }
 
-    fn read(&mut self, cx: &mut Context) {
+    /// `fills`: the log of the destination may lack records.
+    fn read(&mut self, cx: &mut Context, fills: bool) {
         let before = self.source.scanned();
         let read = self.source.poll_read(cx.clock.now.instant, &log_state(cx), self.cursor.is_some());
         self.carry_out(cx);
@@ -404,6 +434,8 @@ impl Outgoing {
             greeted: self.source.greeted(),
             now: cx.clock.now.wall,
             replicable: self.user.replicable(),
+            own_name: Arc::clone(&self.own_name),
+            fills,
         };
         let has_filter = self.definition.route.topics.iter().any(|topic| topic.filter.is_some());
         if is_short && !has_filter {

@@ -12,12 +12,15 @@ use quire_types::time::Instant;
 use quire_wire::link::Mark;
 
 use super::Links;
-use super::conflicts::{Conflicts, ConflictsFile};
+use super::copies_file::CopiesFile;
 use crate::context::Context;
 
 const FILE: &str = "destinations.place";
 const NAME: &str = "destinations";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
+
+/// It has no numbers of logs.
+const VERSION_WITHOUT_LOGS: u32 = 3;
 
 /// It has no times of marks. Without a time, the position and the bookmark of a mark decide.
 const VERSION_WITHOUT_TIMES: u32 = 2;
@@ -48,7 +51,7 @@ pub(crate) struct PlacesFile {
     files: Sidecars,
     saved: Saved,
     /// To be written before.
-    conflicts: Option<ConflictsFile>,
+    copies: Option<CopiesFile>,
 }
 
 impl Places {
@@ -71,13 +74,12 @@ impl Places {
         self.writing.is_none() && self.look_due.is_none_or(|due| due <= now)
     }
 
-    /// Has the file written when the destinations have moved, after that of the conflicts: records
+    /// Has the file written when the destinations have moved, after that of the copies: records
     /// before the saved place are not sent again, and their rejections do not come again.
-    pub(super) fn save(&mut self, cx: &mut Context, saved: Saved, conflicts: &mut Conflicts) {
+    pub(super) fn save(&mut self, cx: &mut Context, saved: Saved, copies: Option<CopiesFile>) {
         self.look_due = Some(cx.clock.now.instant + INTERVAL);
-        let conflicts = conflicts.changed();
-        if saved != self.saved || conflicts.is_some() {
-            let file = PlacesFile { files: self.files.clone(), saved: saved.clone(), conflicts };
+        if saved != self.saved || copies.is_some() {
+            let file = PlacesFile { files: self.files.clone(), saved: saved.clone(), copies };
             let written = |links: &mut Links, _: &mut Context, _, found| {
                 links.places_written(matches!(found, Some(Ok(()))));
             };
@@ -86,12 +88,16 @@ impl Places {
         }
     }
 
+    /// The next turn looks.
+    pub(super) fn look_now(&mut self) {
+        self.look_due = None;
+    }
+
     /// The file was written, or the write failed: the next one comes soon.
-    pub(super) fn written(&mut self, is_written: bool, conflicts: &mut Conflicts) {
+    pub(super) fn written(&mut self, is_written: bool) {
         self.writing = None;
         if !is_written {
             self.saved = Saved::default();
-            conflicts.not_written();
         }
     }
 
@@ -101,20 +107,20 @@ impl Places {
     }
 
     pub(super) fn write_now(&self, saved: Saved) -> Result<(), JournalError> {
-        PlacesFile { files: self.files.clone(), saved, conflicts: None }.write()
+        PlacesFile { files: self.files.clone(), saved, copies: None }.write()
     }
 }
 
 impl PlacesFile {
     /// Writes the file. Waits for the disk.
     pub(crate) fn write(self) -> Result<(), JournalError> {
-        if let Some(conflicts) = &self.conflicts {
-            conflicts.write()?;
+        if let Some(copies) = &self.copies {
+            copies.write()?;
         }
         let Saved { places, needs } = self.saved;
         let head = SidecarHead { version: VERSION, position: needs.unwrap_or_default(), needs };
         let mut content = Vec::new();
-        for (name, LinkPlace { resume_from, mark, instance }) in &places {
+        for (name, LinkPlace { resume_from, mark, instance, log }) in &places {
             let instance = instance.as_deref().unwrap_or_default();
             for name in [name, instance] {
                 content.extend_from_slice(&(name.len() as u16).to_le_bytes());
@@ -122,7 +128,7 @@ impl PlacesFile {
             let mark = mark.map_or([0; 4], |Mark { position, bookmark, time }| {
                 [position.get(), bookmark.publisher.get(), bookmark.sequence, time.as_ns()]
             });
-            for number in [resume_from.get()].into_iter().chain(mark) {
+            for number in [resume_from.get()].into_iter().chain(mark).chain([*log]) {
                 content.extend_from_slice(&number.to_le_bytes());
             }
             content.extend_from_slice(name.as_bytes());
@@ -135,7 +141,8 @@ impl PlacesFile {
 fn decode(version: u32, mut content: &[u8]) -> Option<Vec<(String, LinkPlace)>> {
     let count = match version {
         VERSION_WITHOUT_TIMES => 4,
-        VERSION => 5,
+        VERSION_WITHOUT_LOGS => 5,
+        VERSION => 6,
         _ => return None,
     };
     let mut places = Vec::new();
@@ -147,12 +154,13 @@ fn decode(version: u32, mut content: &[u8]) -> Option<Vec<(String, LinkPlace)>> 
         let (resume_from, position) = (Position::new(numbers.next()?), numbers.next()?);
         let bookmark = Bookmark::new(PublisherId::new(numbers.next()?), numbers.next()?);
         let time = Timestamp::from_ns(numbers.next().unwrap_or_default());
+        let log = numbers.next().unwrap_or_default();
         let (name, rest) = rest.split_at_checked(sizes.next()?)?;
         let (instance, rest) = rest.split_at_checked(sizes.next()?)?;
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
         let mark = (position > 0).then_some(Mark { position: Position::new(position), bookmark, time });
         let instance = text(instance).map(|name| Some(name).filter(|name| !name.is_empty()))?;
-        places.push((text(name)?, LinkPlace { resume_from, mark, instance }));
+        places.push((text(name)?, LinkPlace { resume_from, mark, instance, log }));
         content = rest;
     }
     Some(places)
@@ -173,7 +181,8 @@ mod tests {
         assert_eq!(places.read(), []);
         let bookmark = Bookmark::new(PublisherId::new(7), 9);
         let mark = Some(Mark { position: Position::new(3), bookmark, time: Timestamp::from_ns(11) });
-        let east = LinkPlace { resume_from: Position::new(5), mark, instance: Some("east-2".to_owned()) };
+        let instance = Some("east-2".to_owned());
+        let east = LinkPlace { resume_from: Position::new(5), mark, instance, log: 12 };
         let saved = vec![("east".to_owned(), east), ("b".to_owned(), LinkPlace::default())];
         places.write_now(Saved { places: saved.clone(), needs: Some(Position::new(1)) }).unwrap();
         assert_eq!(places.read(), saved);
@@ -192,7 +201,8 @@ mod tests {
         file.write_at(bytes, 0).unwrap();
         let bookmark = Bookmark::new(PublisherId::new(7), 9);
         let mark = Some(Mark { position: Position::new(3), bookmark, time: Timestamp::default() });
-        let east = LinkPlace { resume_from: Position::new(5), mark, instance: Some("east-2".to_owned()) };
+        let instance = Some("east-2".to_owned());
+        let east = LinkPlace { resume_from: Position::new(5), mark, instance, log: 0 };
         let saved = [("east".to_owned(), east), ("b".to_owned(), LinkPlace::default())];
         assert_eq!(Places::new(&journal).read(), saved);
     }

@@ -35,6 +35,10 @@ pub(crate) struct LinkReading {
     pub(super) now: Timestamp,
     /// The topics that the link may have.
     pub(super) replicable: Replicable,
+    /// The name of this instance.
+    pub(super) own_name: Arc<str>,
+    /// The log of the peer may lack records: it gets all of them.
+    pub(super) fills: bool,
 }
 
 /// The result of a read.
@@ -141,6 +145,8 @@ impl LinkReading {
         let route = &self.definition.route;
         let path = record.path();
         let has_passed = path.instances().any(|instance| instance.name == self.peer);
+        // It was published here, or it returned after its log here was lost.
+        let has_returned = path.instances().any(|instance| instance.name == &*self.own_name);
         if has_passed && record.position > self.greeted {
             let source = record.source().filter(|source| source.instance.name == self.peer);
             if let Some(source) = source {
@@ -153,7 +159,7 @@ impl LinkReading {
         // publisher would stand above a gap that nothing fills.
         let is_of_group = record.position <= self.greeted
             && path.instances().any(|instance| instance.group == self.peer_group);
-        let is_eligible = has_passed || is_of_group || route.passes_on(path);
+        let is_eligible = self.fills || has_passed || has_returned || is_of_group || route.passes_on(path);
         match is_eligible && self.takes(record, arena) {
             true => Decided::Send,
             false => Decided::LeaveOut,

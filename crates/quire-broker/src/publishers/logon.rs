@@ -9,6 +9,10 @@ use crate::session::{Identity, Phase, Principal, SessionId, Stall};
 use crate::{Event, Timer};
 use quire_command::{Code, LoggedOn, Logon, Reply};
 
+/// How long a logon waits while the log may lack messages of other instances. Those of a set that is
+/// started together come sooner. Then the client hears which instances are waited for.
+const HELD_MAX: Duration = Duration::from_secs(1);
+
 /// Bytes of the version of a client that are kept: enough for each version of a library.
 const CLIENT_VERSION_SIZE_MAX: usize = 64;
 
@@ -47,6 +51,7 @@ impl Publishers {
             publisher: key,
             incarnation: (logon.incarnation, logon.connection_number),
             persisted: logon.persisted,
+            observes: logon.observes,
             client_version: logon.client_version.map(shortened),
         });
         session.phase = Phase::LoggingOn;
@@ -63,11 +68,15 @@ impl Publishers {
         // The logon does not wait for messages for which the journal has no room.
         let persisted = cx.log.journal.persisted();
         let is_persisted = self.get(key).is_none_or(|publisher| publisher.is_persisted(persisted));
-        if (is_persisted && !cx.log.replicated.holds_logons) || cx.log.failure.is_some() {
+        let is_held = cx.log.replicated.holds_logons && !logon.observes;
+        if (is_persisted && !is_held) || cx.log.failure.is_some() {
             self.enter(cx, id);
         } else {
             self.hold_back(key);
             cx.stall(id, Stall::LoggingOn);
+            if is_held {
+                cx.clock.timers.set(Timer::Logon(id), now + HELD_MAX);
+            }
         }
     }
 

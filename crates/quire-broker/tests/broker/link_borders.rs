@@ -37,11 +37,12 @@ pub fn logon(name: &str) -> Vec<u8> {
 pub fn hello(name: &str, topics: &[&str], excluded: &[&str]) -> Vec<u8> {
     let mut body = VERSION.to_le_bytes().to_vec();
     [name, name, "a", ""].iter().for_each(|part| body.extend(text(part)));
-    [1, 0, 0, 0, 0].iter().for_each(|number: &u64| body.extend(number.to_le_bytes()));
+    [1, 0, 0, 0, 0, 0].iter().for_each(|number: &u64| body.extend(number.to_le_bytes()));
     body.extend((topics.len() as u32).to_le_bytes());
     topics.iter().for_each(|topic| [topic, "json", ""].iter().for_each(|part| body.extend(text(part))));
     body.extend((excluded.len() as u32).to_le_bytes());
     excluded.iter().for_each(|check| body.extend(text(check)));
+    body.extend([0; 4]);
     frame(HELLO, &body)
 }
 

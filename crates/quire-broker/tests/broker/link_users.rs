@@ -60,6 +60,8 @@ fn instances(entries: Vec<EntrySettings>) -> Vec<BrokerConfig> {
 fn cluster(entries: Vec<EntrySettings>) -> Cluster {
     let mut cluster = Cluster::new(Vec::new());
     cluster.add(instances(entries), IDENTITY);
+    // The links are not up before their logons are accepted.
+    (0..2).for_each(|number| drop(cluster.admit(number)));
     cluster.at(0).client(1, "p");
     cluster.at(0).client(2, "q");
     cluster
@@ -352,6 +354,7 @@ fn a_link_without_authentication_has_the_rights_of_anonymous() {
         let mut cluster = Cluster::new(Vec::new());
         // It claims to be a user.
         cluster.add(configs, IDENTITY);
+        cluster.admit(0);
         cluster.at(0).client(1, "p");
         publish(&mut cluster, 0, 1, 1, "orders");
         cluster.pass(A_MINUTE);

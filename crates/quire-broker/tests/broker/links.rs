@@ -10,6 +10,7 @@ use quire_broker::{
     AdminCommand, AdminReply, BrokerConfig, ConnectionId, DestinationSettings, Input, LinkIdentity,
     RecordedTopic, ReplicatedTopic, ReplicationConfig, ReplicationStats, SyncType, TransactionLogConfig,
 };
+use quire_command::LinkAction;
 use quire_journal::{AllTopics, Disk, MemoryDisk, Position, Record};
 
 use super::pair::*;
@@ -328,6 +329,15 @@ impl Cluster {
         }
         log.sort();
         log
+    }
+
+    /// An operator lets clients in to an instance that waits for others.
+    pub fn admit(&mut self, number: usize) -> ReplicationStats {
+        let command = AdminCommand::Link { destination: String::new(), action: LinkAction::Admit };
+        match self.admin(number, command) {
+            AdminReply::Replication(stats) => *stats,
+            reply => panic!("{reply:?}"),
+        }
     }
 
     pub fn stats(&mut self, number: usize) -> ReplicationStats {

@@ -399,6 +399,7 @@ fn a_link_between_configurations_that_do_not_fit_does_not_come_up() {
         ..ReplicatedTopic::default()
     }];
     let mut cluster = Cluster::new(vec![instance("a", vec![to_b]), b]);
+    cluster.admit(0);
     cluster.at(0).client(1, "p");
     cluster.publish(0, 1, 1, 1);
     let stats = cluster.stats(0);

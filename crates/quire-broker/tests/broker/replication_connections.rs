@@ -55,6 +55,7 @@ fn a_link_that_is_refused_leaves_the_other_direction_alone() {
     b.transaction_log.topics.push(RecordedTopic::new("secret", "json"));
     let mut cluster = Cluster::new(vec![instance("a", vec![destination("b", SyncType::Async)]), b]);
     cluster.pass(Duration::from_secs(50));
+    cluster.admit(0);
     cluster.at(0).client(1, "p");
     cluster.publish(0, 1, 1, 10);
     assert_eq!(cluster.log(1).len(), 10);

@@ -206,7 +206,7 @@ fn nothing_is_confirmed_that_the_logs_do_not_have() {
     }
 }
 
-/// The disk of an instance is lost, and a client is let in before the instance was
+/// The disk of an instance is lost, and an operator lets a client in before the instance was
 /// filled. The older messages of its publisher arrive later, and are recorded.
 #[test]
 fn a_lost_disk_is_filled_although_a_client_was_let_in_before() {
@@ -221,6 +221,7 @@ fn a_lost_disk_is_filled_although_a_client_was_let_in_before() {
         cluster.start(0);
         // The instance that sends to it does not reach it for now.
         (1..=last).for_each(|other| cluster.partition(0, other));
+        cluster.admit(0);
         log_on(&mut cluster, 0, 2, (11, 300, 2));
         cluster.pass(A_MINUTE);
         publish(&mut cluster, 0, 2, 301..=302, "first");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quire_broker::{BrokerConfig, SyncType};
 use quire_command::*;
-use quire_wire::link::VERSION;
+use quire_wire::link::{Frame, Hello, Member, SentAll, VERSION, Welcome};
 
 use super::link_borders::logon;
 use super::links::*;
@@ -188,34 +188,42 @@ fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
 
 #[test]
 fn clients_are_let_in_when_the_source_has_caught_up_before_the_destination_greets() {
-    let text = |text: &str| [&(text.len() as u16).to_le_bytes()[..], text.as_bytes()].concat();
     let mut pair = Pair::with(instance("a", vec![destination("b", SyncType::Sync)]));
     pair.turn();
     let now = pair.now();
     let from_b = quire_broker::ConnectionId(71);
-    let version = VERSION.to_le_bytes();
     // b has connected and sent all that it has.
     pair.broker
         .handle(now, quire_broker::Input::LinkAccepted { connection: from_b, peer: "test", tls: false });
     pair.broker.handle(now, quire_broker::Input::Received { connection: from_b, bytes: &logon("b") });
     pair.turn();
-    let hello = [
-        &version[..],
-        &text("b"),
-        &text("b"),
-        &text("a"),
-        &text(""),
-        &9_u64.to_le_bytes(),
-        &[0; 32],
-        &[0; 4],
-        &[0; 4],
-    ];
-    let bytes = [frame(1, &hello.concat()), frame(7, &[])].concat();
+    let told = || vec![Member { name: "b", group: "b", started_ns: 9, log: 5, ..Member::default() }];
+    let hello = Hello {
+        version: VERSION,
+        instance: "b",
+        group: "b",
+        destination: "a",
+        started_ns: 9,
+        members: told(),
+        ..Hello::default()
+    };
+    let mut bytes = Vec::new();
+    Frame::Hello(hello).encode(&mut bytes);
+    Frame::Mark(SentAll::default()).encode(&mut bytes);
     pair.broker.handle(now, quire_broker::Input::Received { connection: from_b, bytes: &bytes });
     pair.turn();
     // Only now the link in the other direction comes up.
-    let welcome = [&version[..], &text("b"), &text("b"), &9_u64.to_le_bytes(), &[0, 1]];
-    let bytes = frame(2, &welcome.concat());
+    let welcome = Welcome {
+        version: VERSION,
+        instance: "b",
+        group: "b",
+        started_ns: 9,
+        sends_back: true,
+        members: told(),
+        ..Welcome::default()
+    };
+    let mut bytes = Vec::new();
+    Frame::Welcome(welcome).encode(&mut bytes);
     pair.broker.handle(now, quire_broker::Input::Received { connection: from_b, bytes: &bytes });
     pair.turn();
     pair.client(1, "p");
@@ -329,6 +337,8 @@ fn an_instance_of_a_group_gets_back_what_came_from_the_other_one() {
         of("west", instance("c", vec![destination("a", SyncType::Async), destination("b", SyncType::Async)])),
     ];
     let mut cluster = Cluster::new(configs);
+    // a can send to c, and does not: it is connected to the other instance of the group.
+    cluster.admit(2);
     cluster.at(2).client(1, "p");
     cluster.publish(2, 1, 1, 20);
     assert_eq!(cluster.log(1).len(), 20);

@@ -143,6 +143,7 @@ fn a_client_is_let_in_after_the_instance_has_back_what_it_lost() {
     cluster.at(0).send(1, &quire_command::Command::Logon(logon("p")));
     cluster.at(0).one_turn();
     assert_eq!(cluster.at(0).take(1), []);
+    cluster.settle();
     cluster.pass(A_MINUTE);
     // Which of them the other instance has is known when the link has caught up.
     assert_eq!(cluster.at(0).take(1), [Said::LoggedOn { last_sequence: 0 }, Said::Persisted(50)]);

@@ -63,6 +63,7 @@ pub fn config(name: &str) -> ClientConfig {
         ack_batch_size: 1,
         ack_timeout: Duration::from_secs(1),
         incarnation: 7,
+        observes: false,
     }
 }
 

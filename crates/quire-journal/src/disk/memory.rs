@@ -19,12 +19,17 @@ struct MemoryDiskState {
     files: Mutex<BTreeMap<PathBuf, Arc<MemoryBytes>>>,
     size_max: u64,
     size: Arc<AtomicU64>,
+    id: u64,
 }
+
+/// The disks of this process, so far.
+static DISK_COUNT: AtomicU64 = AtomicU64::new(0);
 
 impl MemoryDisk {
     /// A disk of `size_max` bytes. Creating a file above this fails with "no space left".
     pub fn new(size_max: u64) -> Self {
-        MemoryDisk(Arc::new(MemoryDiskState { files: Mutex::default(), size_max, size: Arc::default() }))
+        let id = 1 + DISK_COUNT.fetch_add(1, Ordering::Relaxed);
+        MemoryDisk(Arc::new(MemoryDiskState { files: Mutex::default(), size_max, size: Arc::default(), id }))
     }
 
     fn file(&self, path: &Path) -> io::Result<Arc<MemoryBytes>> {
@@ -109,6 +114,10 @@ impl Disk for MemoryDisk {
 
     fn free_bytes(&self, _directory: &Path) -> Option<u64> {
         Some(self.0.size_max.saturating_sub(self.0.size.load(Ordering::Relaxed)))
+    }
+
+    fn directory_id(&self, _directory: &Path) -> u64 {
+        self.0.id
     }
 
     fn lock(&self, _directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {

@@ -52,6 +52,11 @@ pub trait Disk: Send + Sync {
     fn page_file(&self, _directory: &Path) -> io::Result<Option<PageFile>> {
         Ok(None)
     }
+    /// A number that another directory does not have, also one that is a copy; 0: not known. It
+    /// stays the same while the directory exists.
+    fn directory_id(&self, _directory: &Path) -> u64 {
+        0
+    }
     /// Whether both paths lead to one directory. False when one of them does not exist.
     fn is_same_directory(&self, one: &Path, other: &Path) -> io::Result<bool> {
         Ok(one == other)

@@ -120,6 +120,10 @@ impl Disk for RealDisk {
         PageFile::create(directory, PAGE_FILE_SIZE_MAX).map(Some)
     }
 
+    fn directory_id(&self, directory: &Path) -> u64 {
+        fs::metadata(directory).map_or(0, |found| found.ino())
+    }
+
     fn is_same_directory(&self, one: &Path, other: &Path) -> io::Result<bool> {
         let identity = |path: &Path| match fs::metadata(path) {
             Ok(found) => Ok(Some((found.dev(), found.ino()))),

@@ -43,6 +43,9 @@ pub struct ReplicationConfig {
     pub local_queues: Vec<String>,
     /// The instances that this instance sends to.
     pub destinations: Vec<DestinationSettings>,
+    /// The names of instances that send to this instance, and that are not destinations. After the
+    /// loss of a disk, clients wait for them, too.
+    pub instances: Vec<String>,
 }
 
 /// An instance that this instance sends to.
@@ -189,6 +192,20 @@ impl ReplicationConfig {
             let reason =
                 format!("{count} is not between 1 and the number of sync destinations, {sync_count}");
             errors.push(ConfigError::new("replication.required_acks", reason));
+        }
+        if self.instances.len() > DESTINATIONS_MAX {
+            let reason = format!("{} instances, at most {DESTINATIONS_MAX}", self.instances.len());
+            errors.push(ConfigError::new("replication.instances", reason));
+        }
+        for (index, name) in self.instances.iter().enumerate() {
+            let key = format!("replication.instances[{index}]");
+            errors.note(check_name(&key, name));
+            if name == instance {
+                errors.push(ConfigError::new(key, format!("{instance:?} is the name of this instance")));
+            } else if !self.accepts {
+                let reason = "without `replication.address` no instance can send to this one";
+                errors.push(ConfigError::new(key, reason));
+            }
         }
         let mut definitions = Vec::new();
         for (index, settings) in self.destinations.iter().enumerate() {

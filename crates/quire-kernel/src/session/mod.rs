@@ -183,6 +183,8 @@ pub struct Identity {
     pub persisted: u64,
     /// The version of the library of the client, if it named one.
     pub client_version: Option<Box<str>>,
+    /// It only looks at the server and administers it.
+    pub observes: bool,
 }
 
 /// A flush that waits.

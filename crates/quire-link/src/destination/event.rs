@@ -1,9 +1,9 @@
 //! The outputs of a destination, and the introductions.
 
 use quire_types::{Bookmark, Position};
-use quire_wire::link::{Given, Hello, Mark};
+use quire_wire::link::{Given, Hello, Mark, Member};
 
-use crate::Connection;
+use crate::{Connection, KeptMark, MemberInfo};
 
 /// A request to the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +50,17 @@ pub enum DestinationOutput {
         /// The result.
         given: Result<Given, String>,
     },
+    /// The source knows a message of the log here that is no longer there. When the log is known
+    /// to be filling, [`handle_checked`](super::Destination::handle_checked) does not give this.
+    /// The link waits: end the connection.
+    LostRecord,
+    /// An instance has sent everything that it had. The records before it were recorded.
+    Mark {
+        /// The mark.
+        mark: KeptMark,
+        /// The link sends everything that can be missing here.
+        is_whole: bool,
+    },
     /// Something happened.
     Note(DestinationEvent),
     /// Another turn is needed soon.
@@ -86,6 +97,8 @@ pub struct Greeting {
     pub instance: String,
     /// Its group.
     pub group: String,
+    /// The instances that it knows, itself first.
+    pub members: Vec<MemberInfo>,
     /// The name that the source has for this instance.
     pub destination: String,
     /// The group that it has for this instance.
@@ -104,6 +117,7 @@ impl Greeting {
             version: hello.version,
             instance: hello.instance.to_owned(),
             group: hello.group.to_owned(),
+            members: hello.members.iter().map(MemberInfo::of_frame).collect(),
             destination: hello.destination.to_owned(),
             destination_group: hello.destination_group.to_owned(),
             offers: offers.collect(),
@@ -113,7 +127,7 @@ impl Greeting {
 }
 
 /// The parts of `welcome` that the caller knows.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Answer<'a> {
     /// The name of the instance.
     pub instance: &'a str,
@@ -123,6 +137,8 @@ pub struct Answer<'a> {
     pub started_ns: u64,
     /// It is a source, too, and sends to the instance that said `hello`.
     pub sends_back: bool,
+    /// The instances that it knows, itself first.
+    pub members: Vec<Member<'a>>,
 }
 
 /// Figures of a link.

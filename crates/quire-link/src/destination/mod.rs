@@ -31,7 +31,7 @@ pub use look_up::{InLog, LookedUp, RecordHere, hash_of};
 
 use crate::compress::decompress;
 use crate::replicated::Destinations;
-use crate::{Connection, HEARTBEAT, SILENCE_MAX};
+use crate::{Connection, HEARTBEAT, KeptMark, SILENCE_MAX};
 
 /// The time between two `hello` frames on a connection, at least. Each costs checks, a search of
 /// the log, and a line in the log of the server.
@@ -89,6 +89,8 @@ enum LinkPhase {
 #[derive(Debug)]
 struct Link {
     phase: LinkPhase,
+    /// The number of the log here that has the message of the mark, as the source knows it.
+    marked_log: u64,
     source: SourceInstance,
     /// The checks that the source leaves out.
     rules: LinkRules,
@@ -130,6 +132,7 @@ impl Link {
     fn new(hello: &Hello<'_>) -> Self {
         Link {
             phase: LinkPhase::Checking { mark: hello.mark },
+            marked_log: if hello.mark.is_some() { hello.marked_log } else { 0 },
             source: SourceInstance {
                 name: hello.instance.into(),
                 group: hello.group.into(),
@@ -391,8 +394,12 @@ impl Destination {
             }
             // They were on their way when the link ended.
             (DestinationState::Idle, _) => (),
-            (DestinationState::Linked(link), Frame::CaughtUp) => {
+            (DestinationState::Linked(link), Frame::Mark(sent)) if sent.origin.is_empty() => {
                 (link.has_caught_up, link.is_caught_up_new) = (true, true);
+            }
+            (DestinationState::Linked(_), Frame::Mark(sent)) => {
+                let (mark, is_whole) = (KeptMark::of_frame(sent), sent.is_whole);
+                self.outputs.push_back(DestinationOutput::Mark { mark, is_whole });
             }
             (DestinationState::Linked(link), Frame::Answer { number, reason, answer })
                 if link.asked == Some(*number) =>
@@ -462,10 +469,17 @@ impl Destination {
 
     fn welcome(&mut self, now: Instant, has_mark: bool, answer: Answer<'_>) {
         let Some(link) = self.link_mut() else { return };
+        let Answer { instance, group, started_ns, sends_back, members } = answer;
+        // A log that is filling has lost records, and this is known.
+        let is_complete =
+            members.first().is_some_and(|own| !own.is_filling && own.log > 0 && own.log == link.marked_log);
+        if is_complete && !has_mark {
+            return self.outputs.push_back(DestinationOutput::LostRecord);
+        }
         (link.phase, link.is_new) = (LinkPhase::Open, true);
         let (source, source_group) = (link.source.name.to_string(), link.source.group.to_string());
-        let Answer { instance, group, started_ns, sends_back } = answer;
-        let welcome = Welcome { version: VERSION, instance, group, started_ns, has_mark, sends_back };
+        let welcome =
+            Welcome { version: VERSION, instance, group, started_ns, has_mark, sends_back, members };
         self.send(now, &Frame::Welcome(welcome));
         let peer = self.peer.clone();
         self.note(DestinationEvent::Accepted { source, group: source_group, peer });

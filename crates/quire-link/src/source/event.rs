@@ -1,11 +1,11 @@
 //! The inputs and outputs of a source.
 
 use quire_types::{Bookmark, Position};
-use quire_wire::link::{Offered, Wanted};
+use quire_wire::link::{Member, Offered, Wanted};
 use std::time::Duration;
 
 use super::SentFrame;
-use crate::Connection;
+use crate::{Connection, MemberInfo};
 
 /// A request to the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -165,6 +165,8 @@ pub struct Introduction<'a> {
     pub topics: Vec<Offered<'a>>,
     /// Checks that are left out.
     pub excluded: Vec<&'a str>,
+    /// The instances that it knows, itself first.
+    pub members: Vec<Member<'a>>,
 }
 
 /// The introduction of a destination.
@@ -176,4 +178,6 @@ pub struct Greeted {
     pub started_ns: u64,
     /// It sends to this instance, too.
     pub sends_back: bool,
+    /// The instances that it knows, itself first.
+    pub members: Vec<MemberInfo>,
 }

@@ -4,14 +4,14 @@
 //! destination acknowledges them. The acknowledged position follows `scanned` at once while nothing
 //! is in flight.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use quire_types::{Position, time::Instant};
 use quire_wire::link::Mark;
 
 use super::LogState;
-use crate::Connection;
+use crate::{Connection, KeptMark};
 
 /// A link that ends earlier counts as a failure, unless something was acknowledged on it. The same
 /// record may end the next one, too.
@@ -99,10 +99,13 @@ pub(super) struct Live {
     /// one in its log.
     left_out: Position,
     pub(super) flight: Flight,
-    /// `caught_up` is still to be sent.
+    /// The mark of everything that was in the log at `welcome` is still to be sent.
     pub(super) owes_caught_up: bool,
     /// The request of the destination that is being answered: its number here, and there.
     pub(super) request: Option<(u64, u64)>,
+    /// The other marks that were sent, by origin and the instance that they are for. Each with
+    /// whether the link sent everything then.
+    marks: BTreeMap<(String, String), (KeptMark, bool)>,
 }
 
 impl Live {
@@ -122,6 +125,7 @@ impl Live {
             flight: Flight::default(),
             owes_caught_up: true,
             request: None,
+            marks: BTreeMap::new(),
         }
     }
 
@@ -194,6 +198,19 @@ impl Live {
         self.yields_until = longest.map(|longest| self.yields_until.unwrap_or(now + longest));
         self.yields_until = self.yields_until.filter(|until| *until > now);
         self.yields_until.is_some()
+    }
+
+    /// The marks that are due, and were not sent.
+    pub(super) fn take_due<'a>(&mut self, marks: &'a [(KeptMark, bool)]) -> Vec<&'a (KeptMark, bool)> {
+        let mut due = Vec::new();
+        for sent in marks.iter().filter(|(mark, _)| mark.after <= self.scanned) {
+            let key = (sent.0.origin.clone(), sent.0.of.clone());
+            if self.marks.get(&key) != Some(sent) {
+                self.marks.insert(key, sent.clone());
+                due.push(sent);
+            }
+        }
+        due
     }
 
     /// A frame is sent.

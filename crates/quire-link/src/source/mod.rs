@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quire_types::{Position, time::Instant};
-use quire_wire::link::{FRAME_OVERHEAD_MAX, Frame, Given, Hello, Mark, VERSION, Welcome};
+use quire_wire::link::{FRAME_OVERHEAD_MAX, Frame, Given, Hello, Mark, SentAll, VERSION, Welcome};
 
 use age::Ages;
 use attempts::Attempts;
@@ -31,7 +31,7 @@ use live::{Connected, Live};
 pub use live::{Run, SentFrame};
 
 use crate::replicated::DestinationProgress;
-use crate::{Connection, HEARTBEAT, SILENCE_MAX};
+use crate::{Connection, HEARTBEAT, KeptMark, MemberInfo, SILENCE_MAX};
 
 /// The next attempt of a link whose destination is to connect.
 const NEVER: Instant = Instant(u64::MAX);
@@ -66,6 +66,8 @@ pub struct LinkPlace {
     /// The instance at the other end, when there was one. Another instance of its group has another
     /// log.
     pub instance: Option<String>,
+    /// The number of the log of this instance; 0: not known.
+    pub log: u64,
 }
 
 impl LinkPlace {
@@ -420,24 +422,27 @@ impl Source {
         }
     }
 
-    /// Ends the work of a turn: says that everything was sent, sends a heartbeat, and looks at the
-    /// age of messages that are not acknowledged.
-    pub fn end_turn(&mut self, now: Instant) {
-        let mut frames = [None, None];
+    /// Ends the work of a turn: says that everything was sent, sends the marks that are due and a
+    /// heartbeat, and looks at the age of messages that are not acknowledged. Each mark comes with
+    /// whether the link sends everything that can be missing at the destination.
+    pub fn end_turn(&mut self, now: Instant, marks: &[(KeptMark, bool)]) {
+        let mut frames = Vec::new();
+        let mut has_caught_up = false;
         if let SourcePhase::Live(live) = &mut self.state {
-            if live.owes_caught_up && live.scanned >= live.greeted {
-                live.owes_caught_up = false;
-                frames[0] = Some(Frame::CaughtUp);
-            }
-            let is_silent = live.connected.sent_at + HEARTBEAT <= now;
-            frames[1] = (is_silent && frames[0].is_none()).then_some(Frame::Heartbeat);
-        }
-        for frame in frames.into_iter().flatten() {
-            let has_caught_up = frame == Frame::CaughtUp;
-            self.send(now, &frame);
+            has_caught_up = live.owes_caught_up && live.scanned >= live.greeted;
             if has_caught_up {
-                self.note(SourceEvent::CaughtUp);
+                live.owes_caught_up = false;
+                frames.push(Frame::Mark(SentAll::default()));
             }
+            let due = live.take_due(marks);
+            frames.extend(due.into_iter().map(|(mark, is_whole)| Frame::Mark(mark.as_frame(*is_whole))));
+            if frames.is_empty() && live.connected.sent_at + HEARTBEAT <= now {
+                frames.push(Frame::Heartbeat);
+            }
+        }
+        frames.iter().for_each(|frame| self.send(now, frame));
+        if has_caught_up {
+            self.note(SourceEvent::CaughtUp);
         }
         self.look_at_age(now);
     }
@@ -516,7 +521,7 @@ impl Source {
         let reason = "it uses the other connection of the two instances";
         self.send(now, &Frame::Ended { reason });
         self.state = SourcePhase::Greeting(Connected::new(connection, shared, now));
-        let Introduction { instance, group, started_ns, topics, excluded } = introduction;
+        let Introduction { instance, group, started_ns, topics, excluded, members } = introduction;
         let settings = Arc::clone(&self.settings);
         let hello = Hello {
             version: VERSION,
@@ -526,8 +531,10 @@ impl Source {
             destination_group: settings.group.as_deref().unwrap_or_default(),
             started_ns,
             mark: self.place.mark,
+            marked_log: self.place.log,
             topics,
             excluded,
+            members,
         };
         self.send(now, &Frame::Hello(hello));
     }
@@ -605,6 +612,7 @@ impl Source {
         self.attempts.answered();
         self.counts.connects += 1;
         self.place.instance = Some(instance.to_owned());
+        self.place.log = welcome.members.first().map_or(0, |member| member.log);
         let started_ns = welcome.started_ns;
         self.peer = Some(Peer { name: instance.to_owned(), group: group.to_owned(), started_ns });
         if !has_mark {
@@ -625,7 +633,8 @@ impl Source {
         }
         self.acknowledged = after;
         self.note(SourceEvent::Up { instance: instance.to_owned(), group: group.to_owned(), after });
-        Some(Greeted { instance: instance.to_owned(), started_ns, sends_back: welcome.sends_back })
+        let members = welcome.members.iter().map(MemberInfo::of_frame).collect();
+        Some(Greeted { instance: instance.to_owned(), started_ns, sends_back: welcome.sends_back, members })
     }
 
     /// Without anything in flight, everything that was looked at is acknowledged.

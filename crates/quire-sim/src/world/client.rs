@@ -571,6 +571,7 @@ fn config(name: &str, address_count: usize, program: &Program, random: &mut Rand
         ack_batch_size,
         ack_timeout: Duration::from_millis(10),
         incarnation: random.number(),
+        observes: false,
     }
 }
 

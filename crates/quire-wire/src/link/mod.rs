@@ -7,10 +7,13 @@
 //! The bodies of records are not interpreted: their kinds and attributes are numbers and bytes
 //! here. The compression of a frame is a number and bytes, too. The caller compresses.
 
+mod member;
 mod splitter;
 
 use quire_types::{Bookmark, Position, PublisherId, Secret, Timestamp};
 
+pub use member::{MEMBERS_MAX, Member, NAMED_MAX, Named, SentAll};
+use member::{put_members, put_sent_all, take_members, take_sent_all};
 pub use splitter::{Piece, Splitter};
 
 /// The version of these frames. Both sides must have the same.
@@ -48,12 +51,13 @@ const REFUSED: u8 = 3;
 const RECORDS: u8 = 4;
 const ACKNOWLEDGED: u8 = 5;
 const HEARTBEAT: u8 = 6;
-const CAUGHT_UP: u8 = 7;
+const MARK: u8 = 7;
 const COMPRESSED: u8 = 8;
 const ENDED: u8 = 9;
 const LOGON: u8 = 10;
 const LOGGED_ON: u8 = 11;
 const REJECTED: u8 = 12;
+const MEMBERS: u8 = 13;
 const QUESTION: u8 = 15;
 const ANSWER: u8 = 16;
 const WANTED: u8 = 17;
@@ -85,8 +89,8 @@ pub enum Role {
 pub fn role_of(kind: u8) -> Result<Role, BadFrame> {
     match kind {
         WELCOME | REFUSED | ACKNOWLEDGED | REJECTED | QUESTION | WANTED => Ok(Role::Source),
-        HELLO | RECORDS | COMPRESSED | CAUGHT_UP | ENDED | ANSWER | GIVEN => Ok(Role::Destination),
-        HEARTBEAT => Ok(Role::Either),
+        HELLO | RECORDS | COMPRESSED | MARK | ENDED | ANSWER | GIVEN => Ok(Role::Destination),
+        HEARTBEAT | MEMBERS => Ok(Role::Either),
         _ => Err(UNKNOWN_KIND),
     }
 }
@@ -185,8 +189,10 @@ pub enum Frame<'a> {
     },
     /// Either: still there.
     Heartbeat,
-    /// Source: everything that it had when the link was set up has been sent.
-    CaughtUp,
+    /// Source: an instance has sent everything that it had.
+    Mark(SentAll<'a>),
+    /// Either: the instances that the sender knows, itself first.
+    Members(Vec<Member<'a>>),
     /// Source: the link ends, and why. The link of the other direction can continue.
     Ended {
         /// The reason.
@@ -233,14 +239,18 @@ pub struct Hello<'a> {
     pub started_ns: u64,
     /// The last message that the destination has, as far as the source knows.
     pub mark: Option<Mark>,
+    /// The number of the log that has this message; 0: not known.
+    pub marked_log: u64,
     /// The topics that the source will send.
     pub topics: Vec<Offered<'a>>,
     /// Checks that are left out.
     pub excluded: Vec<&'a str>,
+    /// The instances that the source knows, itself first.
+    pub members: Vec<Member<'a>>,
 }
 
 /// Introduces the destination.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Welcome<'a> {
     /// The version of the frames of the sender.
     pub version: u16,
@@ -254,6 +264,8 @@ pub struct Welcome<'a> {
     pub has_mark: bool,
     /// The destination is a source, too, and sends to the sender of the `hello`.
     pub sends_back: bool,
+    /// The instances that the destination knows, itself first.
+    pub members: Vec<Member<'a>>,
 }
 
 /// Messages of a publisher that a destination lacks.
@@ -343,12 +355,14 @@ impl Frame<'_> {
                 }
                 put_u64(out, hello.started_ns);
                 put_mark(out, hello.mark);
+                put_u64(out, hello.marked_log);
                 put_u32(out, hello.topics.len() as u32);
                 for Offered { topic, message_type, key } in &hello.topics {
                     [topic, message_type, key].into_iter().for_each(|text| put_text(out, text));
                 }
                 put_u32(out, hello.excluded.len() as u32);
                 hello.excluded.iter().for_each(|text| put_text(out, text));
+                put_members(out, &hello.members);
             }
             Frame::Welcome(welcome) => {
                 out.extend_from_slice(&welcome.version.to_le_bytes());
@@ -357,6 +371,7 @@ impl Frame<'_> {
                 put_u64(out, welcome.started_ns);
                 out.push(welcome.has_mark.into());
                 out.push(welcome.sends_back.into());
+                put_members(out, &welcome.members);
             }
             Frame::Refused { reason } | Frame::Ended { reason } => put_text(out, cut(reason)),
             Frame::Records(records) => {
@@ -412,7 +427,9 @@ impl Frame<'_> {
                 texts.into_iter().for_each(|text| put_text(out, text.unwrap_or_default()));
             }
             Frame::LoggedOn { user } => put_text(out, user),
-            Frame::Heartbeat | Frame::CaughtUp => (),
+            Frame::Mark(sent) => put_sent_all(out, sent),
+            Frame::Members(members) => put_members(out, members),
+            Frame::Heartbeat => (),
         }
         end_frame(out, begin);
     }
@@ -426,7 +443,8 @@ impl Frame<'_> {
             Frame::Compressed(_) => COMPRESSED,
             Frame::Acknowledged { .. } => ACKNOWLEDGED,
             Frame::Heartbeat => HEARTBEAT,
-            Frame::CaughtUp => CAUGHT_UP,
+            Frame::Mark(_) => MARK,
+            Frame::Members(_) => MEMBERS,
             Frame::Ended { .. } => ENDED,
             Frame::Logon(_) => LOGON,
             Frame::LoggedOn { .. } => LOGGED_ON,
@@ -461,6 +479,7 @@ pub fn next_frame(bytes: &[u8], size_max: usize) -> Result<Option<(Frame<'_>, us
             started_ns: take_u64(body)?,
             has_mark: take_u8(body)? != 0,
             sends_back: take_u8(body)? != 0,
+            members: take_members(body)?,
         }),
         REFUSED => Frame::Refused { reason: take_text(body)? },
         RECORDS => Frame::Records(take_records(std::mem::take(body))?),
@@ -475,7 +494,8 @@ pub fn next_frame(bytes: &[u8], size_max: usize) -> Result<Option<(Frame<'_>, us
             mark: take_mark(body)?,
         },
         HEARTBEAT => Frame::Heartbeat,
-        CAUGHT_UP => Frame::CaughtUp,
+        MARK => Frame::Mark(take_sent_all(body)?),
+        MEMBERS => Frame::Members(take_members(body)?),
         ENDED => Frame::Ended { reason: take_text(body)? },
         LOGON => Frame::Logon(take_logon(body)?),
         LOGGED_ON => Frame::LoggedOn { user: take_text(body)? },
@@ -556,7 +576,7 @@ fn take_hello<'a>(body: &mut &'a [u8]) -> Result<Hello<'a>, BadFrame> {
         *body = &[];
         return Ok(hello);
     }
-    hello.mark = take_mark(body)?;
+    (hello.mark, hello.marked_log) = (take_mark(body)?, take_u64(body)?);
     let topic_count = take_u32(body)?;
     if topic_count as usize > OFFERED_MAX {
         return Err(BadFrame("more topics than a hello has"));
@@ -575,6 +595,7 @@ fn take_hello<'a>(body: &mut &'a [u8]) -> Result<Hello<'a>, BadFrame> {
     for _ in 0..excluded_count {
         hello.excluded.push(take_text(body)?);
     }
+    hello.members = take_members(body)?;
     Ok(hello)
 }
 
