@@ -218,6 +218,8 @@ pub enum MembersEvent {
 #[derive(Debug)]
 pub struct Members {
     own: MemberInfo,
+    /// When this process started. Others may be told a later time.
+    process_started_ns: u64,
     is_admitted: bool,
     /// A link was open since the start, or since the log has its number.
     has_contact: bool,
@@ -246,6 +248,7 @@ impl Members {
         let SavedMembers { log, is_filling, is_admitted, others } = saved;
         let others = others.into_iter().map(|other| (other.name.clone(), other)).collect();
         let mut members = Members {
+            process_started_ns: own.started_ns,
             own: MemberInfo { log, is_filling, ..own },
             is_admitted,
             has_contact: false,
@@ -378,7 +381,10 @@ impl Members {
     /// The instances that are connected as sources. `appended` is the end of the log.
     pub fn set_connected(&mut self, names: BTreeSet<String>, appended: Position) {
         if names != self.connected {
+            let before = self.names();
             self.connected = names;
+            // Other instances send their marks again: an origin may have become a member.
+            self.version += u64::from(self.names() != before);
             self.settle(appended);
         }
     }
@@ -492,13 +498,15 @@ impl Members {
         missing.chain(groups.map(|name| NotHeard { name, is_group: true, last: None })).collect()
     }
 
-    /// Another instance knows a log of this one with a later number. Before the first contact, the
-    /// log here is an older copy. Later, another instance uses the name.
+    /// Another instance knows a log of this one with a later number. When it began before this
+    /// process, the log here is an older copy. Otherwise another instance uses the name. A clock
+    /// that was set back gives earlier logs later numbers: so the log here is also an older copy
+    /// when nothing was heard before.
     fn look_at_own_number(&mut self, now_ns: u64, log: u64) {
         if log <= self.own.log {
             return;
         }
-        if !self.has_contact {
+        if log < self.process_started_ns || !self.has_contact {
             self.begin_filling(now_ns.max(log + 1), "another instance knows a later log of this one");
         } else if !std::mem::replace(&mut self.is_name_reported, true) {
             self.note(MembersEvent::NameUsedTwice);

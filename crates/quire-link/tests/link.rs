@@ -796,7 +796,7 @@ fn sent_marks(source: &mut Source) -> Vec<(String, bool)> {
 }
 
 #[test]
-fn a_mark_is_sent_once_after_the_records_before_it() {
+fn a_mark_is_sent_after_the_records_before_it_and_again_when_the_destination_tells_its_members() {
     let now = Instant::default();
     let settings = SourceSettings { name: "there".into(), ..Default::default() };
     let mut source = Source::new(settings, LinkPlace::default());
@@ -823,6 +823,10 @@ fn a_mark_is_sent_once_after_the_records_before_it() {
     assert_eq!(sent_marks(&mut source), [("here".to_owned(), false)]);
     source.end_turn(now, &marks(true));
     assert_eq!(sent_marks(&mut source), [("here".to_owned(), true)], "the link sends more now");
+    source.handle_members();
+    source.end_turn(now, &marks(true));
+    source.end_turn(now, &marks(true));
+    assert_eq!(sent_marks(&mut source), [("here".to_owned(), true)], "the destination has other members");
 }
 
 #[test]

@@ -509,6 +509,52 @@ fn the_network_finds_every_planted_mistake() {
     }
 }
 
+/// An instance starts with an old copy of its log, and has no sign of it. Its first contact is a new
+/// instance, which does not know the later log.
+#[test]
+fn an_older_copy_is_found_also_when_the_first_contact_does_not_know_the_later_log() {
+    for shape in [Shape::Ring(3), Shape::Ring(4), Shape::Mesh] {
+        let mut net = Net::new(shape, Mistake::None);
+        net.heal();
+        let older = net.nodes[1].saved.clone();
+        net.restore(1, 0);
+        net.heal();
+        let later = net.nodes[1].members.log();
+        net.restore(2, 0);
+        net.kill(1);
+        let members = net.members(1, older.clone(), None, 0);
+        (net.nodes[1].saved, net.nodes[1].members, net.nodes[1].told) = (older, members, 0);
+        net.follow();
+        net.connect(1, 2);
+        net.settle();
+        net.heal();
+        assert!(net.nodes[1].members.log() > later);
+    }
+}
+
+/// Each of the two begins to fill at most once.
+#[test]
+fn two_processes_with_one_name_do_not_begin_again_for_ever() {
+    let mut net = Net::new(Shape::Mesh, Mistake::None);
+    net.heal();
+    let saved = net.nodes[1].saved.clone();
+    let mut twins = [(); 2].map(|()| net.members(1, saved.clone(), Some("it is a copy"), 0));
+    let mut begun = 0;
+    for _ in 0..10 {
+        for (one, other) in [(0, 1), (1, 0)] {
+            let log = twins[one].log();
+            let told = [MemberInfo { name: name(1), log, started_ns: 1, ..MemberInfo::default() }];
+            net.now_ns += 1;
+            twins[other].handle_contact();
+            twins[other].handle_told(net.now_ns, told, Position::ZERO);
+            while let Some(output) = twins[other].poll_output() {
+                begun += usize::from(output == MembersOutput::BeginAgain);
+            }
+        }
+    }
+    assert!(begun <= 2, "{begun}");
+}
+
 #[test]
 fn all_instances_of_a_new_set_let_clients_in_when_all_are_connected() {
     for shape in [Shape::Pair, Shape::Ring(4), Shape::Mesh, Shape::Hub, Shape::Chain] {

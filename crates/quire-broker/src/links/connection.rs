@@ -29,6 +29,8 @@ pub(super) struct Connection {
     pub(super) incoming: Incoming,
     /// The name of the other instance and the number of its log, when it has introduced itself.
     pub(super) peer: Option<(String, u64)>,
+    /// The members that it told last, itself first.
+    pub(super) members: Vec<MemberInfo>,
     /// The version of the members that the other instance was told.
     pub(super) told: u64,
     /// The frames for the connection that are not taken yet.
@@ -54,6 +56,7 @@ impl Connection {
             answers: Vec::new(),
             incoming,
             peer: None,
+            members: Vec::new(),
             told: 0,
             news: Vec::new(),
             counted_size: 0,

@@ -300,10 +300,6 @@ impl Links {
             let reason = format!("two instances have the name {name:?}, and the other one has the later log");
             return self.end_links(cx, id, &reason);
         }
-        if let Some(connection) = self.connections.iter_mut().find(|connection| connection.id == id) {
-            connection.peer = Some((name, log));
-        }
-        let Some(members) = &mut self.members else { return };
         let is_valid = |member: &MemberInfo| {
             let named = member.named.iter().map(|named| match named {
                 NamedInstance::Destination(name)
@@ -313,7 +309,12 @@ impl Links {
             let mut names = [&member.name, &member.group].into_iter().chain(named);
             names.all(|name| check_name("a name of an instance", name).is_ok())
         };
-        let told = told.into_iter().filter(is_valid);
+        let told: Vec<_> = told.into_iter().filter(is_valid).collect();
+        if let Some(connection) = self.connections.iter_mut().find(|connection| connection.id == id) {
+            connection.peer = Some((name, log));
+            connection.members.clone_from(&told);
+        }
+        let Some(members) = &mut self.members else { return };
         members.engine.handle_told(cx.clock.now.wall.as_ns(), told, cx.log.appended());
         self.follow_members(cx);
     }
@@ -402,14 +403,19 @@ impl Links {
     pub(super) fn advance_members(&mut self, cx: &mut Context) {
         let Some(members) = &mut self.members else { return };
         let (persisted, now_ns) = (cx.log.journal.persisted(), cx.clock.now.wall.as_ns());
-        while let Some((_, mark, is_whole)) = members.marks.pop_front_if(|(after, ..)| *after <= persisted) {
-            members.engine.handle_mark(now_ns, mark, is_whole, cx.log.appended());
-        }
         let open = self.connections.iter().filter(|connection| connection.incoming.is_open());
         let sources = || open.clone().filter_map(|each| each.incoming.source());
         if !members.engine.is_connected_to(sources().map(|source| &*source.name)) {
             let names: BTreeSet<String> = sources().map(|source| source.name.to_string()).collect();
             members.engine.set_connected(names, cx.log.appended());
+            // A source that no configuration names is a member while it is connected. What it told
+            // before was dropped.
+            for connection in self.connections.iter().filter(|each| each.incoming.is_open()) {
+                members.engine.handle_told(now_ns, connection.members.iter().cloned(), cx.log.appended());
+            }
+        }
+        while let Some((_, mark, is_whole)) = members.marks.pop_front_if(|(after, ..)| *after <= persisted) {
+            members.engine.handle_mark(now_ns, mark, is_whole, cx.log.appended());
         }
         members.name_not_heard(cx);
         self.follow_members(cx);

@@ -51,7 +51,7 @@ use quire_expression::filter::MessageContext;
 use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::topic::TopicSelector;
 use quire_journal::{Bookmark, InstancePath, JournalError, Position, Record, Timestamp};
-use quire_link::{LinkPlace, LookedUp, MemberInfo, Start};
+use quire_link::{LinkPlace, LookedUp, Start};
 use quire_types::time::Instant;
 use recent::Recent;
 use summary::{Asked, Asker};
@@ -60,7 +60,7 @@ use crate::config::links::{CHECKS, Definition, ReplicatedTopic, SyncType};
 use crate::config::route::Route;
 use quire_link::Greeted;
 pub(crate) use quire_link::{Arrived, LinkRules, SentRecord, Taken};
-use quire_wire::link::{BadFrame, EXCLUDED_MAX, Given, Mark, OFFERED_MAX, Offered};
+use quire_wire::link::{EXCLUDED_MAX, Given, Mark, OFFERED_MAX, Offered};
 use read::{LinkFound, LinkSearch};
 
 /// How long clients wait after a start for news from the sync destinations, at most. They may have
@@ -174,17 +174,16 @@ impl Links {
             connection.incoming.break_off(cx, &reason);
         }
         let link = link.map(|link| (link.number, link.take_rejected(), link.take_questions()));
-        if let Ok(Some(told)) = self.take_news(id) {
-            self.introduced(cx, id, told);
+        if let Some((number, rejected, questions)) = link {
+            for (question_number, question) in questions {
+                self.ask(cx, Asker::Destination(number, question_number), &question);
+            }
+            greeted.into_iter().for_each(|greeted| self.greet(cx, id, number, greeted));
+            if !rejected.is_empty() {
+                self.note_rejected_by(cx, number, rejected);
+            }
         }
-        let Some((number, rejected, questions)) = link else { return };
-        for (question_number, question) in questions {
-            self.ask(cx, Asker::Destination(number, question_number), &question);
-        }
-        greeted.into_iter().for_each(|greeted| self.greet(cx, id, number, greeted));
-        if !rejected.is_empty() {
-            self.note_rejected_by(cx, number, rejected);
-        }
+        self.take_news(cx, id);
     }
 
     /// A destination has introduced itself.
@@ -210,10 +209,20 @@ impl Links {
     }
 
     /// The members that the other instance of a connection tells, when they have changed.
-    fn take_news(&mut self, id: ConnectionId) -> Result<Option<Vec<MemberInfo>>, BadFrame> {
+    fn take_news(&mut self, cx: &mut Context, id: ConnectionId) {
         let connection = self.connections.iter_mut().find(|connection| connection.id == id);
         // Before its introduction, an instance is not known.
-        connection.filter(|connection| connection.peer.is_some()).map_or(Ok(None), Connection::take_news)
+        let Some(connection) = connection.filter(|connection| connection.peer.is_some()) else { return };
+        match connection.take_news() {
+            Ok(None) => (),
+            Ok(Some(told)) => {
+                if let Some(link) = self.outgoing.iter_mut().find(|link| link.connection() == Some(id)) {
+                    link.note_members();
+                }
+                self.introduced(cx, id, told);
+            }
+            Err(error) => connection.incoming.break_off(cx, &error.to_string()),
+        }
     }
 
     fn incoming_mut(&mut self, id: ConnectionId) -> Option<&mut Incoming> {
@@ -476,7 +485,11 @@ impl Links {
             let _ = connection.count(cx);
             all_heard.push((connection.id, connection.incoming.take_heard()));
         }
-        all_heard.into_iter().for_each(|(id, heard)| self.heed(cx, id, heard));
+        for (id, heard) in all_heard {
+            self.heed(cx, id, heard);
+            // They came before the introduction was read.
+            self.take_news(cx, id);
+        }
         self.answer_new(cx);
         self.leave_broken(cx);
         self.advance_members(cx);

@@ -137,6 +137,8 @@ impl Outgoing {
             greeted: self.source.greeted(),
             now: cx.clock.now.wall,
             replicable: self.user.replicable(),
+            own_name: Arc::clone(&self.own_name),
+            fills: false,
         };
         let (reader, instance) = (cx.log.reader.clone(), cx.config.name.clone());
         let giving = Giving { reading, reader, instance, ranges };
@@ -408,6 +410,11 @@ impl Outgoing {
     /// A frame of records of the destination was recorded here. `last` is its last record there.
     pub(super) fn note_last_there(&mut self, last: Mark) {
         self.source.handle_last_there(last);
+    }
+
+    /// The destination says which members it knows.
+    pub(super) fn note_members(&mut self) {
+        self.source.handle_members();
     }
 
     /// `fills`: the log of the destination may lack records.

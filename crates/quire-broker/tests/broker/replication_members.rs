@@ -132,6 +132,50 @@ fn an_instance_that_only_receives_waits_for_the_instances_that_its_configuration
     assert_eq!(answers(&mut cluster, 1, 3), (vec![], 9));
 }
 
+/// No configuration names the source, so only its connection makes it a member.
+#[test]
+fn an_instance_knows_a_source_that_no_configuration_names_while_it_is_connected() {
+    let configs = vec![instance("a", vec![destination("b", SyncType::Async)]), instance("b", vec![])];
+    let mut cluster = Cluster::new(configs);
+    cluster.pass(A_MINUTE);
+    assert_eq!(state(&mut cluster, 1), "live");
+    // What each of them tells the other one does not change any more.
+    for _ in 0..3 {
+        cluster.partition(0, 1);
+        cluster.pass(A_MINUTE);
+        cluster.heal();
+        cluster.pass(A_MINUTE);
+        assert_eq!((state(&mut cluster, 0), state(&mut cluster, 1)), ("live", "live"));
+    }
+}
+
+/// The files of an earlier time are in the same directory. The first instance that it connects to
+/// is new, and does not know the later log.
+#[test]
+fn an_older_copy_is_filled_also_when_it_meets_a_new_instance_first() {
+    let mut cluster = Cluster::new(mesh(&["a", "b", "c"], SyncType::Async));
+    log_on(&mut cluster, 1, 1, (11, 0, 1));
+    publish(&mut cluster, 1, 1, 1..=9, "first");
+    cluster.pass(A_MINUTE);
+    let older = cluster.backup(1);
+    cluster.destroy(1);
+    cluster.start(1);
+    cluster.pass(A_MINUTE);
+    assert_eq!(state(&mut cluster, 1), "live");
+    cluster.kill(0);
+    cluster.kill(1);
+    put_back(&cluster.disks[1], &older);
+    cluster.destroy(2);
+    cluster.start(1);
+    cluster.start(2);
+    cluster.pass(A_MINUTE);
+    cluster.start(0);
+    cluster.pass(A_MINUTE);
+    for number in 0..3 {
+        assert_eq!((state(&mut cluster, number), not_heard(&mut cluster, number)), ("live", vec![]));
+    }
+}
+
 #[test]
 fn both_instances_of_a_pair_start_again_and_the_empty_one_is_first() {
     let mut cluster = Cluster::new(pair_of(SyncType::Sync));

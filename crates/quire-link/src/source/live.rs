@@ -213,6 +213,11 @@ impl Live {
         due
     }
 
+    /// The destination has heard of other members: it may have dropped marks of them.
+    pub(super) fn forget_marks(&mut self) {
+        self.marks.clear();
+    }
+
     /// A frame is sent.
     pub(super) fn add_sent(&mut self, sent: SentFrame) {
         let last = sent.by_hops.iter().map(|(_, _, last)| *last).max();

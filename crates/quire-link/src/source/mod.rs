@@ -666,6 +666,14 @@ impl Source {
         }
     }
 
+    /// The destination says which members it knows. It drops marks of instances that are not
+    /// members, so all marks are sent again.
+    pub fn handle_members(&mut self) {
+        if let SourcePhase::Live(live) = &mut self.state {
+            live.forget_marks();
+        }
+    }
+
     /// The next piece of the log to read; then call [`handle_read`](Source::handle_read).
     /// `has_files`: the reader still holds the files of the log after
     /// [`scanned`](Source::scanned).
