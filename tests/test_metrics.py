@@ -453,6 +453,32 @@ def an_instance_sends_to_another_one(directory: Path, _: pytest.MonkeyPatch) -> 
 
 
 @scenario
+def an_instance_is_filled(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
+    path = "instance/copies"
+    topic = {"name": "^", "message_type": "json"}
+    with contextlib.ExitStack() as stack:
+        ports = {}
+        for name in ("one", "two"):
+            reserved, ports[name] = reserve()
+            stack.enter_context(reserved)
+
+        def start(own: str, far: str) -> TestServer:
+            link = {"name": far, "addresses": [f"127.0.0.1:{ports[far]}"], "topic": topic}
+            replication = {"address": f"127.0.0.1:{ports[own]}", "destination": [link]}
+            server: TestServer = stack.enter_context(started(directory, own, replication=replication))
+            return server
+
+        one = start("one", "two")
+        names = compared(tree_of(one), path, state="filling", filling=True, admitted=False, not_heard=1)
+        one.replication.admit()
+        assert compared(tree_of(one), path, state="filling", filling=True, admitted=True, not_heard=1)
+        start("two", "one")
+        wait_until(lambda: tree_of(one)[path]["state"] == "live")
+        assert compared(tree_of(one), path, filling=False, admitted=False, not_heard=0)
+    return names
+
+
+@scenario
 def connections_end(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
     transport = {"max_connections": 2, "max_client_backlog": "64KB", "logon_timeout": "5s"}
     path = "instance/disconnects"
