@@ -121,6 +121,8 @@ def test_the_command_line_lets_clients_in_and_names_what_may_be_missing() -> Non
         shown = command_line.quire("replication", "ls", url=first.url)
         assert "state: filling" in shown.stderr
         assert "not heard: instance-2 (last known message: none)" in shown.stderr
+        shown = command_line.quire("info", url=first.url)
+        assert "not heard: instance-2 (last known message: none)" in shown.stderr
         shown = command_line.quire("stats", "instance/copies", "--json", url=first.url)
         copies = json.loads(shown.stdout)
         assert (copies["state"], copies["filling"], copies["not_heard"]) == ("filling", True, 1), shown.stderr

@@ -256,6 +256,7 @@ def stats(
     format: Annotated[
         Literal["table", "json", "csv", "xml"], Parameter(help="Form of the output.")
     ] = "table",
+    json: JsonFormat = False,
 ) -> int:
     """Show a node of the statistics: docs/admin.md lists the tree.
 
@@ -278,7 +279,7 @@ def stats(
     """
     from quire.cli._stats import stats as run
 
-    return run(path, url=url, file=file, begin=from_, end=to, form=format)
+    return run(path, url=url, file=file, begin=from_, end=to, form="json" if json else format)
 
 
 @app.command

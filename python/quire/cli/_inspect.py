@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import asdict
 from datetime import timedelta
@@ -16,6 +17,7 @@ from quire.cli import default_url
 from quire.cli._app import Json, Url
 from quire.cli._connect import connect
 from quire.cli._output import print_json, print_table, say
+from quire.cli._replication import note_filling
 
 topic_app = App(name="topic", help="Show the topics of a server.", help_format="plaintext")
 client_app = App(
@@ -74,6 +76,10 @@ SUBSCRIPTION_COLUMNS = (
 def info(url: str | None, *, as_json: bool) -> int:
     with connect(url) as client:
         server = client.server_info()
+        # Only an addition, for users who may see the links.
+        with contextlib.suppress(quire.NotEntitledError):
+            if not as_json:
+                note_filling(client._replication())
     fields = {name: value for name, value in asdict(server).items() if value is not None}
     if as_json:
         if server.uptime is not None:

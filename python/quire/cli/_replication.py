@@ -66,10 +66,15 @@ def ls(*, url: Url = None, json: Json = False) -> int:
     print_table([heading for _, heading in COLUMNS], [_row(link) for link in (*destinations, *sources)])
     # Not among the rows, which programs read.
     note(f"state: {links['state']}")
+    note_filling(links)
+    return 0
+
+
+def note_filling(links: dict[str, Any]) -> None:
+    """Says that the log of a server may lack messages, and which instances were not heard."""
     if links["state"] == "filling":
         clients = "a command has let clients in" if links["admitted"] else "clients are not let in"
         note(f"the log may lack messages, and {clients}; not heard: {_members(links['not_heard'])}")
-    return 0
 
 
 @app.command(name="admit")
