@@ -68,6 +68,8 @@ def connecting(directory: Path, to: quire.Server, identity: dict[str, Any]) -> I
         },
     )
     with quire.Server(config) as server:
+        # A link that is refused never says what `b` has, and a new instance waits for that.
+        server.replication.admit()
         publish(server, "orders")
         yield server
 
@@ -367,6 +369,7 @@ def test_the_identity_of_a_destination_can_be_reloaded(tmp_path: Path) -> None:
     with accepting(tmp_path, {"authentication": table}) as b:
         write(b.replication.address, "wrong")
         with quire.Server(quire.Config.load(file)) as a:
+            a.replication.admit()
             publish(a, "orders")
             wait_until(is_refused(a))
             write(b.replication.address, "right")
@@ -511,8 +514,10 @@ def logon(user: bytes = b"", password: bytes = b"", *, version: int = 9) -> byte
 def hello(topic: bytes) -> bytes:
     names = b"".join(map(text, (b"stranger", b"stranger", b"b", b"")))
     offer = b"".join(map(text, (topic, b"json", b"")))
-    counts = struct.pack("<QQQQQ", 1, 0, 0, 0, 0) + struct.pack("<I", 1) + offer
-    return frame(1, struct.pack("<H", 9) + names + counts + struct.pack("<I", 1) + text(b"replicate"))
+    counts = struct.pack("<QQQQQQ", 1, 0, 0, 0, 0, 0) + struct.pack("<I", 1) + offer
+    members = struct.pack("<I", 1) + text(b"stranger") * 2 + struct.pack("<QQBIQQ", 1, 1, 0, 0, 0, 0)
+    excluded = struct.pack("<I", 1) + text(b"replicate")
+    return frame(1, struct.pack("<H", 9) + names + counts + excluded + members)
 
 
 def record(topic: bytes, publisher: int, sequence: int) -> bytes:

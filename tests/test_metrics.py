@@ -463,7 +463,8 @@ def an_instance_is_filled(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
             stack.enter_context(reserved)
 
         def start(own: str, far: str) -> TestServer:
-            link = {"name": far, "addresses": [f"127.0.0.1:{ports[far]}"], "topic": topic}
+            address = f"127.0.0.1:{ports[far]}"
+            link = {"name": far, "sync_type": "async", "addresses": [address], "topic": topic}
             replication = {"address": f"127.0.0.1:{ports[own]}", "destination": [link]}
             server: TestServer = stack.enter_context(started(directory, own, replication=replication))
             return server

@@ -97,6 +97,7 @@ def test_a_lost_disk_is_filled_although_a_client_was_let_in_before(tmp_path: Pat
             cluster.lose_disk(0)
             cluster.partition(0, 1)
             cluster.start(0)
+            command_line.quire("replication", "admit", url=a.url)
             client.publish("t", {"run": 1, "n": 300})
             client.flush(PATIENCE)
             assert _messages(a.url) == [(1, 300)]

@@ -28,6 +28,7 @@ from typing import Any
 import pytest
 import quire
 import quire.testing
+from quire.client._blocking import Observer
 from quire.testing._server import reserve_port, write_users
 from support.server_process import ServerProcess
 from support.waiting import PATIENCE, wait_until
@@ -410,5 +411,5 @@ def test_secrets_of_links_stay_where_they_belong(tmp_path: Path) -> None:
 
 def states_of(url: str) -> list[str]:
     """The states of the links of a server to its destinations."""
-    with quire.Client(url) as client:
+    with Observer(url) as client:
         return [each["state"] for each in client._replication()["destinations"]]

@@ -509,8 +509,8 @@ fn the_network_finds_every_planted_mistake() {
     }
 }
 
-/// An instance starts with an old copy of its log, and has no sign of it. Its first contact is a new
-/// instance, which does not know the later log.
+/// An instance starts with an old copy of its log, and has no sign of it. Its first contact is a
+/// new instance, which does not know the later log.
 #[test]
 fn an_older_copy_is_found_also_when_the_first_contact_does_not_know_the_later_log() {
     for shape in [Shape::Ring(3), Shape::Ring(4), Shape::Mesh] {

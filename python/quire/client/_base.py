@@ -90,7 +90,8 @@ class ClientBase(Generic[S]):
 
     #: The class that `subscribe` returns.
     _subscription_class: type[S]
-    #: The server lets it in while it may lack messages, and takes only commands that show or administer it.
+    #: The server lets it in while it may lack messages. It takes only commands that show or
+    #: administer it.
     _observes: ClassVar[bool] = False
 
     def __init__(self, options: ClientOptions, driver: Driver) -> None:

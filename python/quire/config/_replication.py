@@ -158,7 +158,8 @@ class Replication(Model):
     #: The time between two comparisons of the messages with those of the instances that send to
     #: this one. Default: when such an instance connects.
     compare_interval: Period | None = None
-    #: Instances that send to this one, and that are not destinations. After a lost disk, clients wait for them, too.
+    #: Instances that send to this one, and that are not destinations. After a lost disk, clients
+    #: wait for them, too.
     instances: Texts = ()
     #: Other instances connect to `address` over TLS only (docs/security.md).
     tls: ServerTLS | None = None

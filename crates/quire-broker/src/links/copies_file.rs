@@ -44,7 +44,7 @@ impl CopiesFile {
     }
 }
 
-/// What an earlier run saved: the members, if there are any, and the bytes of the conflicts.
+/// Reads the file of an earlier run: the members, if there are any, and the bytes of the conflicts.
 /// Nothing when the file cannot be used.
 pub(super) fn read(journal: &Journal) -> (Option<SavedCopies>, Vec<u8>) {
     match journal.sidecars().read(FILE, NAME) {
@@ -69,7 +69,7 @@ fn encode(saved: &SavedCopies) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend_from_slice(&saved.directory.to_le_bytes());
     bytes.extend_from_slice(&log.to_le_bytes());
-    bytes.push(u8::from(*is_filling) * IS_FILLING | u8::from(*is_admitted) * IS_ADMITTED);
+    bytes.push((u8::from(*is_filling) * IS_FILLING) | (u8::from(*is_admitted) * IS_ADMITTED));
     Frame::Members(others.iter().map(MemberInfo::as_frame).collect()).encode(&mut bytes);
     bytes
 }

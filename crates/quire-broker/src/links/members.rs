@@ -118,7 +118,7 @@ impl Membership {
         told
     }
 
-    /// Changes with everything that other instances are told.
+    /// Changes with all news for other instances.
     pub(super) fn version(&self) -> u64 {
         self.engine.version()
     }
@@ -134,7 +134,7 @@ impl Membership {
     }
 
     /// The state to save now.
-    pub(super) fn to_save(&mut self, cx: &Context) -> SavedCopies {
+    pub(super) fn begin_save(&mut self, cx: &Context) -> SavedCopies {
         self.saved = self.engine.version();
         self.saved_copies(cx)
     }
@@ -261,7 +261,7 @@ impl Links {
     /// would count as the whole.
     pub(super) fn save_copies(&mut self, cx: &Context) {
         let Some(members) = self.members.as_mut().filter(|members| members.is_changed()) else { return };
-        let (files, saved) = (cx.log.journal.sidecars(), members.to_save(cx));
+        let (files, saved) = (cx.log.journal.sidecars(), members.begin_save(cx));
         let file = CopiesFile { files, saved, conflicts: self.conflicts.encoded() };
         members.written(file.write().is_ok());
     }
@@ -381,7 +381,7 @@ impl Links {
         self.end_clients(cx);
     }
 
-    /// Closes connections. What came over them and was not read is dropped.
+    /// Closes connections. Bytes that came over them and were not read are dropped.
     fn drop_connections(&mut self, cx: &mut Context, is_dropped: impl Fn(&Connection) -> bool) {
         for mut connection in self.connections.extract_if(.., |connection| is_dropped(connection)) {
             connection.forget(cx);
@@ -408,8 +408,8 @@ impl Links {
         if !members.engine.is_connected_to(sources().map(|source| &*source.name)) {
             let names: BTreeSet<String> = sources().map(|source| source.name.to_string()).collect();
             members.engine.set_connected(names, cx.log.appended());
-            // A source that no configuration names is a member while it is connected. What it told
-            // before was dropped.
+            // A source that no configuration names is a member while it is connected. Its earlier
+            // news were dropped.
             for connection in self.connections.iter().filter(|each| each.incoming.is_open()) {
                 members.engine.handle_told(now_ns, connection.members.iter().cloned(), cx.log.appended());
             }

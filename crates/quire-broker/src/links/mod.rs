@@ -469,7 +469,7 @@ impl Links {
     /// Acknowledges what is safe, connects, and sends what is new in the log.
     pub(crate) fn advance(&mut self, cx: &mut Context) {
         self.advance_asked(cx);
-        // Also without connections: what they changed is to be saved.
+        // Also without connections: their last changes are to be saved.
         if !self.any() && self.members.is_none() {
             return;
         }
@@ -593,7 +593,7 @@ impl Links {
         let members = self.members.as_mut()?;
         (has_conflicts || members.is_changed()).then(|| CopiesFile {
             files: cx.log.journal.sidecars(),
-            saved: members.to_save(cx),
+            saved: members.begin_save(cx),
             conflicts: self.conflicts.encoded(),
         })
     }

@@ -9,8 +9,8 @@ use crate::session::{Identity, Phase, Principal, SessionId, Stall};
 use crate::{Event, Timer};
 use quire_command::{Code, LoggedOn, Logon, Reply};
 
-/// How long a logon waits while the log may lack messages of other instances. Those of a set that is
-/// started together come sooner. Then the client hears which instances are waited for.
+/// How long a logon waits while the log may lack messages of other instances. Those of a set that
+/// is started together come sooner. Then the client hears which instances are waited for.
 const HELD_MAX: Duration = Duration::from_secs(1);
 
 /// Bytes of the version of a client that are kept: enough for each version of a library.

@@ -139,7 +139,7 @@ fn an_instance_knows_a_source_that_no_configuration_names_while_it_is_connected(
     let mut cluster = Cluster::new(configs);
     cluster.pass(A_MINUTE);
     assert_eq!(state(&mut cluster, 1), "live");
-    // What each of them tells the other one does not change any more.
+    // The news of both do not change any more.
     for _ in 0..3 {
         cluster.partition(0, 1);
         cluster.pass(A_MINUTE);
@@ -374,7 +374,7 @@ fn a_command_lets_clients_in_and_the_log_names_the_members_that_were_not_heard()
     assert_eq!((state(&mut cluster, 0), cluster.stats(0).is_admitted), ("filling", true));
     log_on(&mut cluster, 0, 4, (11, 10, 4));
     assert_eq!(answers(&mut cluster, 0, 4), (vec![], 10));
-    // What was missing arrives later.
+    // The missing messages arrive later.
     cluster.heal();
     cluster.pass(A_MINUTE);
     assert_eq!(state(&mut cluster, 0), "live");
