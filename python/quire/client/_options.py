@@ -316,7 +316,7 @@ def _unreachable(reason: str, code: str | None) -> DisconnectedError:
     cls = CLASSES.get(code or "", DisconnectedError)
     if code == "no_such_host":
         reason += "; check the spelling of the host, and the name service of this machine"
-    elif cls is DisconnectedError:
+    elif cls is DisconnectedError and code != "not_ready":
         reason += "; check the address, and that the server is running"
     return (cls if issubclass(cls, DisconnectedError) else DisconnectedError)(reason, code=code)
 
