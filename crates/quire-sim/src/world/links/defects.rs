@@ -87,9 +87,7 @@ impl Defects {
                 Some(QUESTION) if self.canary == Some(Canary::BelievedMark) => (),
                 Some(WELCOME) if self.canary == Some(Canary::BelievedMark) => {
                     let mut changed = frame.to_vec();
-                    // The last two bytes are `has_mark` and `sends_back`.
-                    let at = changed.len() - 2;
-                    changed[at] = 1;
+                    changed[place_of_has_mark(frame)] = 1;
                     passed.sent.extend_from_slice(&changed);
                 }
                 _ => passed.sent.extend_from_slice(frame),
@@ -97,6 +95,13 @@ impl Defects {
         }
         passed
     }
+}
+
+/// The place of `has_mark` in a `welcome`.
+fn place_of_has_mark(frame: &[u8]) -> usize {
+    let after_text = |at: usize| at + 2 + usize::from(u16::from_le_bytes([frame[at], frame[at + 1]]));
+    // After the version, the name and the group, and the start of the process.
+    after_text(after_text(HEAD_SIZE + 2)) + 8
 }
 
 /// Whether the first record of a frame is a delete.
