@@ -253,6 +253,8 @@ def of_replication(verb: str) -> Carried:
                 wait_until(lambda: state()["state"] == "live")
                 one.replication.downgrade("two")
             else:
+                # A new instance waits for its destination.
+                one.replication.admit()
                 client = stack.enter_context(quire.Client(one.url))
                 client.publish("orders", {})
                 wait_until(lambda: (state()["seconds_behind"] or 0) > 0)

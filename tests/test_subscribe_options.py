@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import quire
-from quire.cli import run
+from quire.cli import _connect, run
 
 GOLDEN = Path(__file__).parent / "golden" / "subscribe-options.txt"
 OK = "ok"
@@ -160,7 +160,7 @@ def test_the_command_line_has_the_verdict_of_the_golden_file_on_each_set_of_opti
     def accepted(*_: object, **__: object) -> None:
         raise Accepted
 
-    monkeypatch.setattr(quire, "Client", accepted)
+    monkeypatch.setattr(_connect, "Observer", accepted)
     flags = {"live", "sow", "oof", "delta", "no_empties"}
     options = {*flags, "bookmark", "bookmark_not_found", "rate", "conflation", "conflation_key"}
     options |= {"max_backlog", "order_by", "top_n", "skip_n", "keys", "until"}
