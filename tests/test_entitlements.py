@@ -311,6 +311,31 @@ def test_queues_are_listed_by_name_to_users_who_may_not_see_their_figures(
             assert json.loads(capsys.readouterr().out) == {"queue": "jobs"}
 
 
+def test_commands_that_show_messages_need_no_right_to_monitor(capsys: pytest.CaptureFixture[str]) -> None:
+    entries = [
+        {**DESK, "allow": ["read", "replay"]},
+        {"user": "anna", "topic": "jobs", "allow": "query"},
+        BOB,
+    ]
+    queue = {"name": "jobs", "message_type": "json"}
+    with quire.testing.server(users=USERS, entitlement=entries, queue=queue) as server:
+        with client(server, "bob") as bob:
+            for topic in ("orders", "jobs"):
+                bob.publish(topic, {"n": 1})
+            bob.flush(timeout=PATIENCE)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("QUIRE_USER", "anna")
+            patch.setenv("QUIRE_PASSWORD", "correct horse")
+            patch.setenv("QUIRE_URL", server.url)
+            assert run(["subscribe", "orders", "--count", "1", "--timeout", "10ms"]) == 1
+            assert "0 of 1 message came" in capsys.readouterr().err
+            for command in ("subscribe", "queue peek"):
+                assert run([*command.split(), "jobs"]) == 0
+                assert '{"n":1}' in capsys.readouterr().out
+            assert run(["subscribe", "other"]) == 1
+            assert 'may not read "other"' in capsys.readouterr().err
+
+
 # Limits of users, and reloads of other keys
 
 

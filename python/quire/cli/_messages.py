@@ -297,8 +297,8 @@ def sow(topic: str, options: SowOptions, *, url: str | None, as_json: bool, is_q
     if options.keys is not None:
         said["keys"] = _keys(options.keys)
     with connect(url) as client:
-        if is_queue:
-            client.queue_stats(topic)  # raises an error unless a queue has the name
+        if is_queue and not _is_queue(client, topic):
+            client.queue_stats(topic)  # raises the error
         _show_all(client, topic, said, "json" if as_json else options.format)
     return 0
 
@@ -349,10 +349,8 @@ def _queues_among(client: quire.Client, pattern: str) -> list[str]:
 
 
 def _is_queue(client: quire.Client, topic: str) -> bool:
-    try:
-        return topic in client.queue_stats(topic)
-    except quire.UnknownQueueError:
-        return False
+    # The list has each queue on which the user has any right. The figures of one need `monitor`.
+    return topic in client.queue_stats()
 
 
 def print_message(message: quire.Message, style: Format, *, is_first: bool) -> None:
