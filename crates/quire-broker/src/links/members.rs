@@ -29,7 +29,7 @@ const NAMED_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) enum Heard {
     /// The source has introduced itself and the instances that it knows.
     Introduced(Vec<MemberInfo>),
-    /// The source knows a message of the log here that is no longer there.
+    /// The log here has lost a message. The source had seen it.
     LostRecord,
     /// An instance has sent everything that it had.
     Mark { mark: KeptMark, is_whole: bool },

@@ -274,8 +274,8 @@ fn a_restored_backup_is_filled_before_clients_are_let_in() {
     assert_eq!(sequences(&mut cluster, 0), (1..=20).collect::<Vec<_>>());
 }
 
-/// The files of an earlier time are in the same directory, with the file of the members. The other
-/// instance knows a message that is no longer there.
+/// The files of an earlier time are in the same directory, with the file of the members. The log
+/// has lost a message, and the other instance had seen it.
 #[test]
 fn an_instance_that_lost_the_end_of_its_log_disconnects_its_clients_and_is_filled() {
     let mut cluster = Cluster::new(pair_of(SyncType::Sync));

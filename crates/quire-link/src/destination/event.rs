@@ -50,7 +50,7 @@ pub enum DestinationOutput {
         /// The result.
         given: Result<Given, String>,
     },
-    /// The source knows a message of the log here that is no longer there. When the log is known
+    /// The log here has lost a message. The source had seen it. When the log is known
     /// to be filling, [`handle_checked`](super::Destination::handle_checked) does not give this.
     /// The link waits: end the connection.
     LostRecord,
