@@ -64,7 +64,7 @@ def test_stats_shows_every_node_of_a_running_server(
     instance = found("/quire/instance")
     assert {path.split("/")[1] for path in NODE_AT if path.startswith("instance/")} <= instance.keys()
     assert instance["queues"][0]["id"] == "jobs"
-    links = {"missing": 0, "comparisons": 0}
+    links = {"missing": 0, "accepted": 0, "missing_total": 0, "comparisons": 0}
     assert instance["replication"] == {**links, "destinations": [], "sources": []}
     # Its figures, and those of its links.
     assert found("/quire/instance/replication") == instance["replication"]

@@ -151,22 +151,28 @@ def test_repair_fetches_what_a_link_left_out_before_it_was_made_wider(tmp_path: 
             assert "no instance sends to 'a' now" in _verify("--repair", a.url, b.url)[2]
 
 
+def _lose_a_message(cluster: quire.testing.Cluster) -> None:
+    """The second of three messages is on the first instance only, and its disk is lost."""
+    a, b = cluster
+    with quire.Client([a.url, b.url], name="p") as client:
+        client.publish("t", {"n": 0})
+        client.flush(PATIENCE)
+        cluster.wait_until_replicated(PATIENCE)
+        # A partition would hold what was sent, and it would arrive later.
+        command_line.quire("replication", "pause", b.name, url=a.url)
+        client.publish("t", {"n": 1})
+        client.flush(PATIENCE)
+        cluster.lose_disk(0)
+        client.publish("t", {"n": 2})
+        client.flush(PATIENCE)
+    cluster.start(0)
+    cluster.wait_until_replicated(PATIENCE)
+
+
 def test_messages_of_a_lost_disk_are_a_gap_that_repair_names() -> None:
     with quire.testing.cluster(2, "async") as cluster:
         a, b = cluster
-        with quire.Client([a.url, b.url], name="p") as client:
-            client.publish("t", {"n": 0})
-            client.flush(PATIENCE)
-            cluster.wait_until_replicated(PATIENCE)
-            # A partition would hold what was sent, and it would arrive later.
-            command_line.quire("replication", "pause", b.name, url=a.url)
-            client.publish("t", {"n": 1})
-            client.flush(PATIENCE)
-            cluster.lose_disk(0)
-            client.publish("t", {"n": 2})
-            client.flush(PATIENCE)
-        cluster.start(0)
-        cluster.wait_until_replicated(PATIENCE)
+        _lose_a_message(cluster)
         # Both have the same messages, and both lack one.
         assert _verify("--repair", a.url, b.url)[:2] == ([], 0)
         for instance in cluster:
@@ -179,3 +185,34 @@ def test_messages_of_a_lost_disk_are_a_gap_that_repair_names() -> None:
         assert (
             "lacks 1 message that no instance which sends to it has" in _verify("--repair", a.url, b.url)[2]
         )
+
+
+def test_a_gap_is_accepted_by_command_and_stays_accepted_after_a_restart() -> None:
+    with quire.testing.cluster(2, "async") as cluster:
+        a, b = cluster
+        nothing = command_line.quire("replication", "accept", url=b.url)
+        assert nothing.stdout == f"{b.name}: nothing to accept; 0 messages missing\n", nothing.stderr
+        _lose_a_message(cluster)
+        wait_until(partial(_lacks, b.url, 1))
+        (missing,) = _links(b.url)["missing_ranges"]
+        # Another publisher has no gap.
+        shown = command_line.quire("replication", "accept", "--publisher", "7", url=b.url)
+        assert shown.stdout == f"{b.name}: nothing to accept; 1 message missing\n", shown.stderr
+        shown = command_line.quire(
+            "replication", "accept", "--json", "--publisher", str(missing["publisher"]), url=b.url
+        )
+        assert [json.loads(line) for line in shown.stdout.splitlines()] == [{**missing, "messages": 1}]
+        assert f"{b.name}: 1 message accepted as lost; state: live" in shown.stderr
+        cluster.kill(1)
+        cluster.start(1)
+        cluster.wait_until_replicated(PATIENCE)
+        links = _links(b.url)
+        assert (links["state"], links["missing"], links["accepted"]) == ("live", 0, 1)
+        assert links["accepted_ranges"] == [missing]
+        # Each instance has its own gap.
+        wait_until(partial(_lacks, a.url, 1))
+        shown = command_line.quire("replication", "accept", url=a.url)
+        heading, row, line = shown.stdout.splitlines()
+        assert heading.split("\t") == ["publisher", "first", "last", "messages"]
+        assert row.split("\t") == [str(missing["publisher"]), "2", "2", "1"]
+        assert line == f"{a.name}: 1 message accepted as lost; state: live"

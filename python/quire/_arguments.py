@@ -39,7 +39,7 @@ Auto = Literal[_Auto.AUTO]
 SequenceArgument = int | Auto | None
 
 #: A change of a link to another instance.
-LinkAction = Literal["downgrade", "upgrade", "pause", "resume", "admit", "compare"]
+LinkAction = Literal["downgrade", "upgrade", "pause", "resume", "admit", "accept", "compare"]
 
 
 def suggests(method: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -201,7 +201,12 @@ LINES: Final[dict[str, Line]] = {
     ),
     "12-0019": Line(
         "Messages are missing between others of their publishers, and no instance that sends to this one has them.",
-        "Start the instances that may have them, or restore their disks. `quire replication ls` shows `gap` until then.",
+        "Start the instances that may have them, or restore their disks. If the messages are lost, use "
+        "`quire replication accept`. `quire replication ls` shows `gap` until then.",
+    ),
+    "12-0020": Line(
+        "A command has accepted that messages are missing. The line names their publishers and ranges.",
+        "Publish them again under another name if they are needed.",
     ),
     "20-0001": Line(
         "The journal takes no more writes. Reading continues.",

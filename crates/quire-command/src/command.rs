@@ -77,6 +77,9 @@ pub enum LinkAction {
     Compare,
     /// The server lets clients in although its log may lack messages. It names no destination.
     Admit,
+    /// The messages that are missing are accepted as lost: those of the publisher whose id is the
+    /// name, or all of them. It names no destination.
+    Accept,
 }
 
 /// The change that a [`Command::DefineQueue`] asks for.

@@ -554,6 +554,7 @@ fn administration(command: &Command<'_>) -> Option<(&'static str, Resource)> {
                 LinkAction::Resume => "resume",
                 LinkAction::Compare => "compare",
                 LinkAction::Admit => "admit",
+                LinkAction::Accept => "accept",
             };
             Some((action, Resource::Replication))
         }

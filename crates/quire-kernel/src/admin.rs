@@ -92,10 +92,11 @@ pub enum AdminCommand {
     /// Which entitlement decides about a request, as the JSON of [`AccessQuestion`]. The reply is
     /// [`AdminReply::Access`].
     Access(Vec<u8>),
-    /// Changes the link to a destination, or lets clients in. The reply is
+    /// Changes the link to a destination, or lets clients in, or accepts the gap. The reply is
     /// [`AdminReply::Replication`].
     Link {
-        /// The destination; empty for [`LinkAction::Admit`].
+        /// The destination; empty for [`LinkAction::Admit`]. For [`LinkAction::Accept`] the id of a
+        /// publisher; empty: all publishers.
         destination: String,
         /// The change.
         action: LinkAction,

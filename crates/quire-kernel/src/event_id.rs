@@ -55,6 +55,7 @@ ids! {
     LinkCompared = "12-0017",
     LinkNotCompared = "12-0018",
     MessagesMissing = "12-0019",
+    GapAccepted = "12-0020",
     JournalFailed = "20-0001",
     JournalStalled = "20-0002",
     JournalResumed = "20-0003",

@@ -955,6 +955,19 @@ pub enum Event {
         /// The first of them.
         ranges: String,
     },
+    /// A command has accepted that messages are missing.
+    #[error(
+        "a command has accepted that {count} messages of {publisher_count} publishers are missing: {ranges}. They are \
+         recorded when they arrive"
+    )]
+    GapAccepted {
+        /// The messages.
+        count: u64,
+        /// Their publishers.
+        publisher_count: u64,
+        /// The first of them.
+        ranges: String,
+    },
     /// The log may lack records that other instances have. It takes no clients until they have sent
     /// them.
     #[error(
@@ -1078,6 +1091,7 @@ impl Event {
             | Event::LogFilling { .. }
             | Event::ClientsWait { .. }
             | Event::ClientsAdmitted { .. }
+            | Event::GapAccepted { .. }
             | Event::MaintenanceFailed { .. } => Level::Warning,
             Event::SubscriptionEnded { .. }
             | Event::JournalFailed { .. }

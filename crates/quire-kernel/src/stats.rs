@@ -454,6 +454,14 @@ pub struct ReplicationStats {
     pub missing: u64,
     /// Of these, the first ranges.
     pub missing_ranges: Vec<MissingRange>,
+    /// Missing messages that a command has accepted as lost.
+    pub accepted: u64,
+    /// Of these, the first ranges.
+    pub accepted_ranges: Vec<MissingRange>,
+    /// Messages that were ever found to be missing, over all restarts.
+    pub missing_total: u64,
+    /// The first publishers with such messages.
+    pub missing_publishers: Vec<MissingOfPublisher>,
     /// The log is being compared with those of the sources.
     pub comparing: bool,
     /// Such comparisons since the start.
@@ -469,6 +477,19 @@ pub struct MissingRange {
     pub first: u64,
     /// The last sequence.
     pub last: u64,
+}
+
+/// The missing messages of a publisher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct MissingOfPublisher {
+    /// The id of the publisher.
+    pub publisher: u64,
+    /// Messages that are missing.
+    pub missing: u64,
+    /// Missing messages that a command has accepted as lost.
+    pub accepted: u64,
+    /// Messages that were ever found to be missing, over all restarts.
+    pub total: u64,
 }
 
 /// A member from which not everything has come.

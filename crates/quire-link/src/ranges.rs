@@ -28,6 +28,24 @@ impl SequenceRanges {
         self.range_count = self.range_count + ranges.len() - before;
     }
 
+    /// Removes the sequences from `first` to `last`.
+    pub fn remove(&mut self, publisher: PublisherId, first: u64, last: u64) {
+        let Some(ranges) = self.by_publisher.get_mut(&publisher) else { return };
+        let before = ranges.len();
+        let begin = ranges.partition_point(|(_, end)| *end < first);
+        let end = ranges.partition_point(|(begin, _)| *begin <= last);
+        if begin < end {
+            let (head, tail) = (ranges[begin].0, ranges[end - 1].1);
+            let head = (head < first).then(|| (head, first - 1));
+            let tail = (last < tail).then(|| (last + 1, tail));
+            ranges.splice(begin..end, head.into_iter().chain(tail));
+        }
+        self.range_count = self.range_count + ranges.len() - before;
+        if ranges.is_empty() {
+            self.by_publisher.remove(&publisher);
+        }
+    }
+
     /// Whether one of the sequences from `first` to `last` is among them.
     pub fn overlaps(&self, publisher: PublisherId, first: u64, last: u64) -> bool {
         self.overlapping(publisher, first, last).next().is_some()
@@ -62,6 +80,17 @@ impl SequenceRanges {
     pub fn iter(&self) -> impl Iterator<Item = (PublisherId, u64, u64)> {
         let each = self.by_publisher.iter();
         each.flat_map(|(publisher, ranges)| ranges.iter().map(|(first, last)| (*publisher, *first, *last)))
+    }
+
+    /// How many sequences of the publisher there are.
+    pub fn sequence_count_of(&self, publisher: PublisherId) -> u64 {
+        let ranges = self.by_publisher.get(&publisher).into_iter().flatten();
+        ranges.fold(0, |count, (first, last)| count.saturating_add((last - first).saturating_add(1)))
+    }
+
+    /// The publishers that have some.
+    pub fn publishers(&self) -> impl Iterator<Item = PublisherId> {
+        self.by_publisher.keys().copied()
     }
 
     /// How many ranges there are.
@@ -120,6 +149,11 @@ mod tests {
             let missing = ranges.missing(id, first, last).into_iter();
             let missing = missing.flat_map(|(first, last)| of((id, first, last)));
             prop_assert_eq!(missing.collect::<BTreeSet<_>>(), &all - &model);
+            ranges.remove(id, first, last);
+            let rest: Vec<_> = ranges.iter().collect();
+            prop_assert_eq!(rest.iter().copied().flat_map(of).collect::<BTreeSet<_>>(), &model - &all);
+            prop_assert_eq!(rest.len(), ranges.range_count());
+            prop_assert_eq!(ranges.is_empty(), rest.is_empty());
         }
     }
 

@@ -119,7 +119,7 @@ pub fn action_of(name: &str) -> PyResult<Action> {
     }
 }
 
-/// `"downgrade"`, `"upgrade"`, `"pause"`, `"resume"` or `"compare"`.
+/// `"downgrade"`, `"upgrade"`, `"pause"`, `"resume"`, `"admit"`, `"accept"` or `"compare"`.
 pub fn link_action(name: &str) -> PyResult<LinkAction> {
     match name {
         "downgrade" => Ok(LinkAction::Downgrade),
@@ -128,8 +128,9 @@ pub fn link_action(name: &str) -> PyResult<LinkAction> {
         "resume" => Ok(LinkAction::Resume),
         "compare" => Ok(LinkAction::Compare),
         "admit" => Ok(LinkAction::Admit),
+        "accept" => Ok(LinkAction::Accept),
         _ => Err(PyValueError::new_err(format!(
-            "{name:?} is not 'downgrade', 'upgrade', 'pause', 'resume', 'admit' or 'compare'"
+            "{name:?} is not 'downgrade', 'upgrade', 'pause', 'resume', 'admit', 'accept' or 'compare'"
         ))),
     }
 }

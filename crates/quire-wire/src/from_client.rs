@@ -464,7 +464,7 @@ fn decode_replicate(body: &[u8]) -> Result<Command<'_>, WireError> {
     }
     let known = LINK_ACTIONS.into_iter().find(|known| number_of(*known) == action);
     match known {
-        Some(action) if command != 0 && (action == LinkAction::Admit) == destination.is_empty() => {
+        Some(action) if command != 0 && has_right_name(action, destination) => {
             Ok(Command::Replicate { command, destination, action })
         }
         _ => Err(fields.bad("command, action and destination")),
@@ -532,13 +532,14 @@ const MESSAGES: u8 = 6;
 const ACCESS: u8 = 7;
 const STATISTICS: u8 = 8;
 
-const LINK_ACTIONS: [LinkAction; 6] = [
+const LINK_ACTIONS: [LinkAction; 7] = [
     LinkAction::Downgrade,
     LinkAction::Upgrade,
     LinkAction::Pause,
     LinkAction::Resume,
     LinkAction::Admit,
     LinkAction::Compare,
+    LinkAction::Accept,
 ];
 
 /// `action` of a `replicate`.
@@ -550,6 +551,17 @@ fn number_of(action: LinkAction) -> u8 {
         LinkAction::Resume => 4,
         LinkAction::Admit => 5,
         LinkAction::Compare => 6,
+        LinkAction::Accept => 7,
+    }
+}
+
+/// Whether a `replicate` has a name where its action requires one.
+fn has_right_name(action: LinkAction, destination: &str) -> bool {
+    match action {
+        LinkAction::Admit => destination.is_empty(),
+        // Without a publisher, the whole gap.
+        LinkAction::Accept => true,
+        _ => !destination.is_empty(),
     }
 }
 

@@ -344,6 +344,14 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
             "replicate.compare",
             Command::Replicate { command: 1, destination: "east-1", action: LinkAction::Compare },
         ),
+        (
+            "replicate.accept",
+            Command::Replicate { command: 1, destination: "42", action: LinkAction::Accept },
+        ),
+        (
+            "replicate.accept.all",
+            Command::Replicate { command: 1, destination: "", action: LinkAction::Accept },
+        ),
         ("reload", Command::Reload { command: 1 }),
         ("disconnect", Command::Disconnect { command: 1, connection: 7, block_ms: 0 }),
         ("disconnect.block", Command::Disconnect { command: 1, connection: 7, block_ms: 60_000 }),

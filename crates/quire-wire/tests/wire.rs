@@ -239,7 +239,7 @@ proptest! {
         client_round_trip(&Command::Disconnect { command, connection: u64::from(command), block_ms: subscription });
         server_round_trip(&Reply::Stats { command, json: &json });
         if !topic.is_empty() {
-            for action in [LinkAction::Downgrade, LinkAction::Upgrade, LinkAction::Pause, LinkAction::Resume, LinkAction::Compare] {
+            for action in [LinkAction::Downgrade, LinkAction::Upgrade, LinkAction::Pause, LinkAction::Resume, LinkAction::Compare, LinkAction::Accept] {
                 client_round_trip(&Command::Replicate { command, destination: &topic, action });
             }
         }

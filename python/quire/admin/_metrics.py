@@ -431,6 +431,13 @@ NODES: Final[tuple[Node, ...]] = (
                 "messages that are missing between others of their publishers, and that no source has",
                 Series("quire_replication_missing_messages"),
             ),
+            Metric("accepted", "S", "records", "missing messages that a command has accepted as lost"),
+            Metric(
+                "missing_total",
+                "C",
+                "records",
+                "messages that were ever found to be missing, over all restarts",
+            ),
             Metric("comparisons", "C", "comparisons", "comparisons with the sources"),
         ),
     ),

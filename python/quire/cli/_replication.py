@@ -26,7 +26,7 @@ else:
 app = App(
     name="replication",
     help="Show the links of a server to other instances; downgrade, upgrade, pause and resume destinations; "
-    "let clients in; compare servers.",
+    "let clients in; accept lost messages; compare servers.",
     help_format="plaintext",
 )
 
@@ -99,6 +99,54 @@ def admit(*, url: Url = None, json: Json = False) -> int:
         say(f"{links['name']}: clients were let in before")
     else:
         say(f"{links['name']}: clients are let in; messages may be missing of {_members(links['not_heard'])}")
+    return 0
+
+
+@app.command(name="accept")
+def accept(
+    *,
+    publisher: Annotated[
+        tuple[int, ...],
+        Parameter(help="Only the messages of this publisher: the first part of a bookmark. May be repeated."),
+    ] = (),
+    url: Url = None,
+    json: Json = False,
+) -> int:
+    """Accept that messages which are missing at a server are lost.
+
+    A server has the state `gap` when its log lacks messages that no instance which sends to it has.
+    The command lists these messages by publisher and sequence, and the server forgets that they are missing.
+    Subscribers never receive them from it. They are recorded if they arrive after all.
+    Each instance has its own gap. Start the instances that may have the messages before you accept it.
+
+    For example:
+      quire replication accept
+      quire replication accept --publisher 1234567890 --json | jq .first
+    """
+    with connect(url) as client:
+        before = client._replication()
+        for each in publisher or ("",):
+            links = client._replicate(str(each), "accept")
+    rows = [
+        {key: each[key] for key in ("publisher", "first", "last")}
+        | {"messages": each["last"] - each["first"] + 1}
+        for each in before["missing_ranges"]
+        if not publisher or each["publisher"] in publisher
+    ]
+    if json:
+        for row in rows:
+            print_json(**row)
+    elif rows:
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
+    count = before["missing"] - links["missing"]
+    # Of many ranges, the first ones are listed.
+    if (more := count - sum(row["messages"] for row in rows)) > 0:
+        note(f"{counted(more, 'further message')} of further ranges; the log of the server has some of them")
+    tell = note if json else say
+    if count:
+        tell(f"{links['name']}: {counted(count, 'message')} accepted as lost; state: {links['state']}")
+    else:
+        tell(f"{links['name']}: nothing to accept; {counted(links['missing'], 'message')} missing")
     return 0
 
 

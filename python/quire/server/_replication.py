@@ -61,6 +61,17 @@ class ServerReplication:
         not_heard: list[dict[str, Any]] = [] if stats["admitted"] else stats["not_heard"]
         return not_heard
 
+    def accept(self, publisher: int | None = None) -> dict[str, Any]:
+        """Accepts the messages that are missing as lost: all of them, or those of one publisher.
+
+        Returns the figures of `stats`: `accepted` and `accepted_ranges` have the messages. The
+        acceptance survives a restart. Raises `StorageFailedError` when it cannot be written.
+        """
+        if publisher is not None:
+            check_type(publisher, int, "publisher")
+        self._engine.replicate("" if publisher is None else str(publisher), "accept")
+        return self.stats()
+
     def _act(self, destination: str, action: LinkAction) -> None:
         check_type(destination, str, "destination")
         self._engine.replicate(destination, action)

@@ -19,7 +19,7 @@ use crate::stats::Page;
 use crate::stats::{QueueFigures, ServerStats};
 use crate::tail::LogConsumer;
 use crate::{Access, ConnectionId, Output, TransportId};
-use quire_command::{Code, Command, DefineQueue, Publish, PublishBatch, Query};
+use quire_command::{Code, Command, DefineQueue, LinkAction, Publish, PublishBatch, Query};
 use quire_expression::topic::TopicSelector;
 
 impl Broker {
@@ -383,6 +383,9 @@ impl Broker {
                 Err(reason) => AdminReply::refused(Code::BadOption, reason),
             },
             AdminCommand::Messages(question) => return self.links.answer(&mut self.cx, by, &question),
+            AdminCommand::Link { destination: publisher, action: LinkAction::Accept } => {
+                return self.links.accept(&mut self.cx, by, &publisher);
+            }
             AdminCommand::Link { destination, action } => {
                 match self.links.act(&mut self.cx, &destination, action) {
                     Ok(()) => AdminReply::Replication(Box::new(self.links.stats(&self.cx))),

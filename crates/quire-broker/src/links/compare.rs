@@ -4,7 +4,7 @@
 //! In a *round*, the log is compared with that of each source that is connected and has sent what
 //! it had. A round begins when a source has caught up, by command, and at intervals. It begins with
 //! the holes that the log has then. Those that no source could fill, and that no source leaves out,
-//! are the *gap*.
+//! are the *gap* (`gap.rs`).
 //!
 //! The comparison with one source is `quire_link::reconcile`. One question or request of each
 //! source is under way at a time, and answers are compared by jobs.
@@ -23,21 +23,17 @@ use quire_wire::link::Given;
 
 use super::Links;
 use super::connection::Connection;
+use super::gap::Gap;
 use super::incoming::Incoming;
 use super::summary::VISITED_MAX;
 use crate::context::Context;
 use crate::io::{ConnectionId, Event};
-use crate::stats::MissingRange;
 
 /// The time between two rounds, at least.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Holes that a round looks at, at most. They take 160 KB.
 const HOLES_MAX: usize = 10_000;
-
-/// Ranges of the gap that figures list, and that the line of the log lists.
-const LISTED_MAX: usize = 100;
-const LOGGED_MAX: usize = 10;
 
 /// See the documentation of the module.
 #[derive(Debug, Default)]
@@ -51,7 +47,6 @@ pub(super) struct Comparisons {
     /// The settled ranges of each source, and the start of its process. After another start it may
     /// send other topics.
     settled: BTreeMap<Arc<str>, (u64, Settled)>,
-    gap: SequenceRanges,
     round_count: u64,
 }
 
@@ -124,7 +119,13 @@ impl Comparisons {
 
     /// Continues the round, or begins one. `expected` are the instances that send to this one, as
     /// far as it is known.
-    pub(super) fn advance(&mut self, cx: &mut Context, connections: &mut [Connection], expected: &[&str]) {
+    pub(super) fn advance(
+        &mut self,
+        cx: &mut Context,
+        connections: &mut [Connection],
+        expected: &[&str],
+        gap: &mut Gap,
+    ) {
         let now = cx.clock.now.instant;
         if self.round.is_none() {
             self.begin(cx, connections);
@@ -175,7 +176,7 @@ impl Comparisons {
             let through = *round.through.get_or_insert(cx.log.appended());
             // Another comparison then finds the recorded messages.
             if cx.log.journal.persisted() >= through {
-                self.end(cx, now, expected);
+                self.end(cx, now, expected, gap);
             }
         }
     }
@@ -200,7 +201,7 @@ impl Comparisons {
         cx.clock.wants_turn = true;
     }
 
-    fn end(&mut self, cx: &mut Context, now: Instant, expected: &[&str]) {
+    fn end(&mut self, cx: &mut Context, now: Instant, expected: &[&str], gap: &mut Gap) {
         let Some(round) = self.round.take() else { return };
         self.due = Some(now + INTERVAL);
         self.round_count += 1;
@@ -210,27 +211,14 @@ impl Comparisons {
             // A source that was not asked can have the messages, or leave them out.
             return;
         }
-        let mut gap = SequenceRanges::default();
+        let mut found = SequenceRanges::default();
         for (publisher, first, last) in open_holes(cx, &round.holes) {
             for (first, last) in round.left_out.missing(publisher, first, last) {
-                gap.insert(publisher, first, last);
+                found.insert(publisher, first, last);
             }
         }
-        if gap != self.gap && !gap.is_empty() {
-            let (count, publisher_count) = (gap.sequence_count(), gap.publisher_count() as u64);
-            cx.note(Event::MessagesMissing { count, publisher_count, ranges: described(&gap) });
-        }
-        self.gap = gap;
-    }
-
-    /// Forgets the parts of the gap that were filled.
-    pub(super) fn look_at_gap(&mut self, cx: &Context) {
-        if !self.gap.is_empty() {
-            let mut gap = SequenceRanges::default();
-            for (publisher, first, last) in open_holes(cx, &self.gap) {
-                gap.insert(publisher, first, last);
-            }
-            self.gap = gap;
+        if gap.found(&cx.log.journal, found, &round.left_out) {
+            gap.event().into_iter().for_each(|event| cx.note(event));
         }
     }
 
@@ -261,18 +249,6 @@ impl Comparisons {
         }
         let scheduled = self.scheduled.filter(|_| cx.config.replication.compare_interval_ns.is_some());
         self.due.filter(|_| self.is_wanted).into_iter().chain(scheduled).min()
-    }
-
-    /// Messages that are missing, and that no source could send.
-    pub(super) fn missing_count(&self) -> u64 {
-        self.gap.sequence_count()
-    }
-
-    pub(super) fn missing_ranges(&self) -> Vec<MissingRange> {
-        let ranges = self.gap.iter().take(LISTED_MAX);
-        ranges
-            .map(|(publisher, first, last)| MissingRange { publisher: publisher.get(), first, last })
-            .collect()
     }
 
     /// The rounds that have ended.
@@ -444,17 +420,4 @@ fn open_holes(cx: &Context, ranges: &SequenceRanges) -> Vec<(PublisherId, u64, u
         );
     }
     open
-}
-
-/// The first ranges, as the log of the server shows them.
-fn described(gap: &SequenceRanges) -> String {
-    let range = |(publisher, first, last): (PublisherId, u64, u64)| match first == last {
-        true => format!("publisher {publisher}: {first}"),
-        false => format!("publisher {publisher}: {first} to {last}"),
-    };
-    let mut ranges: Vec<_> = gap.iter().take(LOGGED_MAX).map(range).collect();
-    if gap.range_count() > LOGGED_MAX {
-        ranges.push(format!("and {} more ranges", gap.range_count() - LOGGED_MAX));
-    }
-    ranges.join(", ")
 }

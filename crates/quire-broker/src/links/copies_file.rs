@@ -1,6 +1,6 @@
-//! The file `copies.place` next to the log: the members, whether the log may lack records, and the
-//! conflicts of the links (docs/journal-format.md). The parts of it are in `members.rs` and
-//! `conflicts.rs`.
+//! The file `copies.place` next to the log: the members, whether the log may lack records, the
+//! messages that are missing, and the conflicts of the links (docs/journal-format.md). The parts of
+//! it are in `members.rs`, `gap.rs` and `conflicts.rs`.
 
 use quire_journal::{FoundSidecar, Journal, JournalError, Position, SidecarHead, Sidecars};
 use quire_link::{MemberInfo, SavedMembers};
@@ -8,7 +8,10 @@ use quire_wire::link::{Frame, next_frame};
 
 const FILE: &str = "copies.place";
 const NAME: &str = "copies";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+
+/// It has no missing messages.
+const VERSION_WITHOUT_A_GAP: u32 = 2;
 
 /// It has the conflicts only.
 const VERSION_WITHOUT_MEMBERS: u32 = 1;
@@ -26,11 +29,21 @@ pub(super) struct SavedCopies {
     pub(super) end: Position,
 }
 
+/// The content of a file. Each part is empty when the file does not have it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct FoundCopies {
+    pub(super) saved: Option<SavedCopies>,
+    /// The bytes of the gap, and of the conflicts.
+    pub(super) gap: Vec<u8>,
+    pub(super) conflicts: Vec<u8>,
+}
+
 /// A file that is ready to be written.
 pub(super) struct CopiesFile {
     pub(super) files: Sidecars,
     pub(super) saved: SavedCopies,
-    /// The bytes of the conflicts.
+    /// The bytes of the gap, and of the conflicts.
+    pub(super) gap: Vec<u8>,
     pub(super) conflicts: Vec<u8>,
 }
 
@@ -39,29 +52,44 @@ impl CopiesFile {
     pub(super) fn write(&self) -> Result<(), JournalError> {
         let head = SidecarHead { version: VERSION, position: self.saved.end, ..SidecarHead::default() };
         let members = encode(&self.saved);
-        let size = (members.len() as u32).to_le_bytes();
-        self.files.write(FILE, NAME, head, &[&size, &members, &self.conflicts])
+        let [members_size, gap_size] = [&members, &self.gap].map(|part| (part.len() as u32).to_le_bytes());
+        let parts: [&[u8]; 5] = [&members_size, &members, &gap_size, &self.gap, &self.conflicts];
+        self.files.write(FILE, NAME, head, &parts)
     }
 }
 
-/// Reads the file of an earlier run: the members, if there are any, and the bytes of the conflicts.
-/// Nothing when the file cannot be used.
-pub(super) fn read(journal: &Journal) -> (Option<SavedCopies>, Vec<u8>) {
+/// Reads the file of an earlier run. Nothing when the file cannot be used.
+pub(super) fn read(journal: &Journal) -> FoundCopies {
     match journal.sidecars().read(FILE, NAME) {
-        Ok(FoundSidecar::Whole(SidecarHead { version: VERSION, position, .. }, content)) => {
-            let Some((members, conflicts)) = divide(&content) else { return (None, Vec::new()) };
-            (decode(members, position), conflicts.to_vec())
-        }
-        Ok(FoundSidecar::Whole(SidecarHead { version: VERSION_WITHOUT_MEMBERS, .. }, conflicts)) => {
-            (None, conflicts)
-        }
-        _ => (None, Vec::new()),
+        Ok(FoundSidecar::Whole(head, content)) => take_apart(head, &content).unwrap_or_default(),
+        _ => FoundCopies::default(),
     }
 }
 
-fn divide(content: &[u8]) -> Option<(&[u8], &[u8])> {
+/// `None`: the content is something else.
+fn take_apart(head: SidecarHead, mut content: &[u8]) -> Option<FoundCopies> {
+    let mut found = FoundCopies::default();
+    match head.version {
+        VERSION | VERSION_WITHOUT_A_GAP => {
+            let members = take_part(&mut content)?;
+            found.saved = decode(members, head.position);
+            if head.version == VERSION {
+                found.gap = take_part(&mut content)?.to_vec();
+            }
+        }
+        VERSION_WITHOUT_MEMBERS => (),
+        _ => return None,
+    }
+    found.conflicts = content.to_vec();
+    Some(found)
+}
+
+/// The next part of the content: its size and its bytes.
+fn take_part<'a>(content: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (size, rest) = content.split_first_chunk()?;
-    rest.split_at_checked(u32::from_le_bytes(*size) as usize)
+    let (part, rest) = rest.split_at_checked(u32::from_le_bytes(*size) as usize)?;
+    *content = rest;
+    Some(part)
 }
 
 fn encode(saved: &SavedCopies) -> Vec<u8> {
@@ -92,10 +120,17 @@ fn decode(bytes: &[u8], end: Position) -> Option<SavedCopies> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::path::Path;
+    use std::sync::Arc;
+
     use proptest::prelude::*;
-    use quire_journal::{Bookmark, Options, PublisherId};
+    use quire_journal::{Bookmark, Disk, MemoryDisk, Options, PublisherId};
     use quire_link::NamedInstance;
+
+    use super::super::conflicts::{Conflicts, Side};
+    use super::super::gap::Gap;
+    use super::*;
+    use crate::stats::MissingRange;
 
     fn saved() -> SavedCopies {
         let named = vec![
@@ -119,10 +154,12 @@ mod tests {
     #[test]
     fn what_is_saved_is_read_again() {
         let journal = Journal::in_memory(&Options::default()).unwrap();
-        assert_eq!(read(&journal), (None, Vec::new()));
-        let file = CopiesFile { files: journal.sidecars(), saved: saved(), conflicts: vec![1, 2] };
+        assert_eq!(read(&journal), FoundCopies::default());
+        let (gap, conflicts) = (vec![3], vec![1, 2]);
+        let files = journal.sidecars();
+        let file = CopiesFile { files, saved: saved(), gap: gap.clone(), conflicts: conflicts.clone() };
         file.write().unwrap();
-        assert_eq!(read(&journal), (Some(saved()), vec![1, 2]));
+        assert_eq!(read(&journal), FoundCopies { saved: Some(saved()), gap, conflicts });
     }
 
     #[test]
@@ -130,14 +167,41 @@ mod tests {
         let journal = Journal::in_memory(&Options::default()).unwrap();
         let head = SidecarHead { version: VERSION_WITHOUT_MEMBERS, ..SidecarHead::default() };
         journal.sidecars().write(FILE, NAME, head, &[&[1, 2]]).unwrap();
-        assert_eq!(read(&journal), (None, vec![1, 2]));
+        assert_eq!(read(&journal), FoundCopies { conflicts: vec![1, 2], ..FoundCopies::default() });
+    }
+
+    /// A journal whose directory has these bytes as the file.
+    fn journal_with(bytes: &[u8]) -> Journal {
+        let disk = MemoryDisk::new(1 << 20);
+        let options = Options { segment_size: 64 * 1024, ..Options::default() };
+        let directory = Path::new("journal");
+        let (journal, _) = Journal::driven_by_hand(Arc::new(disk.clone()), directory, &options).unwrap();
+        disk.create(&directory.join(FILE), bytes.len() as u64).unwrap().write_at(bytes, 0).unwrap();
+        journal
+    }
+
+    /// Made from the description of each version in docs/journal-format.md.
+    #[test]
+    fn files_of_all_versions_are_read() {
+        let older = read(&journal_with(include_bytes!("../../../../tests/golden/copies-v2.place")));
+        assert_eq!(older.saved, Some(saved()));
+        assert!(older.gap.is_empty());
+        let conflicts = Conflicts::of_bytes(&older.conflicts);
+        assert_eq!(conflicts.count(Side::Source, "b"), 1);
+        let newer = read(&journal_with(include_bytes!("../../../../tests/golden/copies-v3.place")));
+        assert_eq!((newer.saved, newer.conflicts), (older.saved, older.conflicts));
+        let gap = Gap::of_bytes(&newer.gap);
+        assert_eq!((gap.missing_count(), gap.accepted_count(), gap.total()), (3, 2, 9));
+        let range = |first, last| vec![MissingRange { publisher: 7, first, last }];
+        assert_eq!(gap.ranges(), (range(4, 6), range(10, 11)));
+        assert_eq!(gap.encoded(), newer.gap);
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_members_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-            if let Some((members, _)) = divide(&bytes) {
-                let _ = decode(members, Position::ZERO);
+            for version in VERSION_WITHOUT_MEMBERS..=VERSION {
+                let _ = take_apart(SidecarHead { version, ..SidecarHead::default() }, &bytes);
             }
             if let Some(saved) = decode(&bytes, Position::ZERO) {
                 prop_assert_eq!(decode(&encode(&saved), Position::ZERO), Some(saved));

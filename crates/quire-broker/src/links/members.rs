@@ -56,8 +56,7 @@ impl Membership {
     pub(super) fn begin(cx: &mut Context, definitions: &[impl AsRef<Definition>]) -> Self {
         let directory = cx.log.journal.sidecars().directory_id();
         let end = cx.log.journal.persisted();
-        let (found, _) =
-            if cx.log.has_links { copies_file::read(&cx.log.journal) } else { Default::default() };
+        let found = if cx.log.has_links { copies_file::read(&cx.log.journal).saved } else { None };
         let begins = reason_to_fill(found.as_ref(), directory, end);
         let mut saved = found.unwrap_or_default().members;
         let now_ns = cx.clock.now.wall.as_ns();
@@ -251,6 +250,8 @@ impl Links {
             return;
         }
         self.members = Some(Membership::begin(cx, &self.definitions));
+        self.gap.compare_with(&cx.log.journal);
+        self.gap.event().into_iter().for_each(|event| cx.note(event));
         self.save_copies(cx);
         self.follow_members(cx);
         self.update_hold(cx);
@@ -261,16 +262,21 @@ impl Links {
     /// would count as the whole.
     pub(super) fn save_copies(&mut self, cx: &Context) {
         let Some(members) = self.members.as_mut().filter(|members| members.is_changed()) else { return };
-        let (files, saved) = (cx.log.journal.sidecars(), members.begin_save(cx));
-        let file = CopiesFile { files, saved, conflicts: self.conflicts.encoded() };
-        members.written(file.write().is_ok());
+        let saved = members.begin_save(cx);
+        let is_written = self.copies_file(cx, saved).write().is_ok();
+        self.members.iter_mut().for_each(|members| members.written(is_written));
     }
 
     /// The file at the stop.
     pub(super) fn write_copies(&self, cx: &Context) -> Result<(), JournalError> {
         let Some(members) = &self.members else { return Ok(()) };
-        let (files, saved) = (cx.log.journal.sidecars(), members.saved_copies(cx));
-        CopiesFile { files, saved, conflicts: self.conflicts.encoded() }.write()
+        self.copies_file(cx, members.saved_copies(cx)).write()
+    }
+
+    /// The file with everything that it is to have now.
+    pub(super) fn copies_file(&self, cx: &Context, saved: SavedCopies) -> CopiesFile {
+        let (gap, conflicts) = (self.gap.encoded(), self.conflicts.encoded());
+        CopiesFile { files: cx.log.journal.sidecars(), saved, gap, conflicts }
     }
 
     /// Takes news from the link of a connection.

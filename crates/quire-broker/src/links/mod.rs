@@ -13,6 +13,7 @@ mod compare;
 mod conflicts;
 mod connection;
 mod copies_file;
+mod gap;
 mod give;
 mod incoming;
 mod logon;
@@ -42,6 +43,7 @@ use compare::Comparisons;
 use conflicts::{Conflicts, Side};
 use connection::Connection;
 use copies_file::CopiesFile;
+use gap::{Accepting, Gap};
 use incoming::Incoming;
 use members::Membership;
 use outgoing::{Outgoing, Shared};
@@ -83,6 +85,8 @@ pub(crate) struct Links {
     conflicts: Conflicts,
     recent: Recent,
     comparisons: Comparisons,
+    gap: Gap,
+    accepting: Accepting,
     /// Questions about the messages of the log that are answered from memory.
     asked: VecDeque<Asked>,
     /// From the first turn of the process on, with links.
@@ -118,14 +122,17 @@ impl Links {
             Outgoing::new(number, Arc::clone(&own_name), Arc::clone(definition), place, all)
         };
         let outgoing: Vec<_> = definitions.iter().enumerate().map(new_link).collect();
+        let (gap, conflicts) = read_copies(cx);
         Links {
             definitions,
             outgoing,
             connections: Vec::new(),
             places,
-            conflicts: read_conflicts(cx),
+            conflicts,
             recent: Recent::default(),
             comparisons: Comparisons::default(),
+            gap,
+            accepting: Accepting::default(),
             asked: VecDeque::new(),
             members: None,
             rejections: Vec::new(),
@@ -347,6 +354,9 @@ impl Links {
     ) -> Destinations {
         let (position, bookmark) = appended;
         self.last = Some(Mark { position, bookmark, time: cx.log.stamped });
+        if !self.gap.is_empty() {
+            self.gap.note_recorded(bookmark);
+        }
         self.route_again(cx, topic, position, path, context)
     }
 
@@ -462,8 +472,10 @@ impl Links {
                 self.comparisons.want(false);
             }
         }
-        let expected: Vec<_> = self.outgoing.iter().filter_map(Outgoing::as_source).collect();
-        self.comparisons.advance(cx, &mut self.connections, &expected);
+        let instances = cx.config.replication.instances.clone();
+        let named = instances.iter().map(String::as_str);
+        let expected: Vec<_> = self.outgoing.iter().filter_map(Outgoing::as_source).chain(named).collect();
+        self.comparisons.advance(cx, &mut self.connections, &expected, &mut self.gap);
     }
 
     /// Acknowledges what is safe, connects, and sends what is new in the log.
@@ -575,7 +587,6 @@ impl Links {
     fn save_places(&mut self, cx: &mut Context) {
         if self.has_places() && self.places.is_due(cx.clock.now.instant) {
             self.outgoing.iter_mut().for_each(|link| link.look_at_retained(cx));
-            self.comparisons.look_at_gap(cx);
             let saved = self.saved(cx);
             let copies = self.changed_copies(cx);
             self.places.save(cx, saved, copies);
@@ -587,29 +598,38 @@ impl Links {
         place::Saved { places: places.collect(), needs: self.needed_from(cx) }
     }
 
-    /// The file of the members and the conflicts, when it does not have everything.
+    /// The file of the members, the gap and the conflicts, when it does not have everything.
     fn changed_copies(&mut self, cx: &Context) -> Option<CopiesFile> {
-        let has_conflicts = self.conflicts.take_changed();
         let members = self.members.as_mut()?;
-        (has_conflicts || members.is_changed()).then(|| CopiesFile {
-            files: cx.log.journal.sidecars(),
-            saved: members.begin_save(cx),
-            conflicts: self.conflicts.encoded(),
-        })
+        let has_conflicts = self.conflicts.take_changed();
+        if !self.gap.take_changed() && !has_conflicts && !members.is_changed() {
+            return None;
+        }
+        let saved = members.begin_save(cx);
+        self.begin_accepting();
+        Some(self.copies_file(cx, saved))
     }
 
-    /// Whether there are places, members or conflicts to save.
+    /// Whether there are places, members, conflicts or a changed gap to save.
     fn has_places(&self) -> bool {
         !self.outgoing.is_empty()
             || !self.conflicts.is_empty()
+            || self.gap.is_changed()
             || self.members.as_ref().is_some_and(Membership::is_changed)
     }
 
     /// The places were written; false: that failed.
-    fn places_written(&mut self, is_written: bool) {
+    fn places_written(&mut self, cx: &mut Context, is_written: bool) {
         self.places.written(is_written);
         if !is_written {
             self.conflicts.not_written();
+            self.gap.not_written();
+        }
+        self.end_accepting(cx, is_written);
+        if is_written && self.gap.is_changed() {
+            // A command came meanwhile.
+            self.places.look_now();
+            cx.clock.wants_turn = true;
         }
         self.members.iter_mut().for_each(|members| members.written(is_written));
     }
@@ -700,8 +720,6 @@ impl Links {
             ));
         };
         match action {
-            // See above.
-            LinkAction::Admit => Ok(()),
             LinkAction::Downgrade => link.set_by_command(cx, true),
             LinkAction::Upgrade => link.set_by_command(cx, false),
             LinkAction::Pause => {
@@ -712,7 +730,8 @@ impl Links {
                 link.resume_by_command(cx);
                 Ok(())
             }
-            LinkAction::Compare => Ok(()),
+            // See above, and `accept`.
+            LinkAction::Admit | LinkAction::Compare | LinkAction::Accept => Ok(()),
         }
     }
 
@@ -720,6 +739,7 @@ impl Links {
         let destinations: Vec<_> = self.outgoing.iter().map(|link| self.stats_of(cx, link)).collect();
         let sources = self.source_stats();
         let members = self.members.as_ref();
+        let (missing_ranges, accepted_ranges) = self.gap.ranges();
         ReplicationStats {
             name: cx.config.name.clone(),
             group: cx.config.group().to_owned(),
@@ -729,8 +749,12 @@ impl Links {
             not_heard: members.map_or_else(Vec::new, Membership::not_heard),
             destinations,
             sources,
-            missing: self.comparisons.missing_count(),
-            missing_ranges: self.comparisons.missing_ranges(),
+            missing: self.gap.missing_count(),
+            missing_ranges,
+            accepted: self.gap.accepted_count(),
+            accepted_ranges,
+            missing_total: self.gap.total(),
+            missing_publishers: self.gap.publishers(),
             comparing: self.comparisons.is_comparing(),
             comparisons: self.comparisons.round_count(),
         }
@@ -739,7 +763,7 @@ impl Links {
     /// The state of the log among its copies: the first of these that applies.
     fn state(&self, cx: &Context, to: &[DestinationStats], from: &[SourceStats]) -> &'static str {
         let has = |state: &str| to.iter().any(|link| link.state == state);
-        let has_gap = has("gap") || self.comparisons.missing_count() > 0;
+        let has_gap = has("gap") || self.gap.missing_count() > 0;
         let has_conflicts =
             to.iter().any(|link| link.conflict_count > 0) || from.iter().any(|link| link.conflict_count > 0);
         let is_source_live =
@@ -760,7 +784,7 @@ impl Links {
     fn source_stats(&self) -> Vec<SourceStats> {
         let connected = self.connections.iter().filter_map(|each| each.incoming.stats(each.tls));
         let count = |name: &str| self.conflicts.count(Side::Source, name);
-        let has_gap = self.comparisons.missing_count() > 0;
+        let has_gap = self.gap.missing_count() > 0;
         let connected = connected.map(|stats| SourceStats {
             conflict_count: count(&stats.name),
             state: if has_gap && stats.state == "live" { "gap" } else { stats.state },
@@ -806,15 +830,16 @@ impl Links {
     }
 }
 
-/// The conflicts that an earlier run saved. Publishers are not confirmed what was rejected.
-fn read_conflicts(cx: &mut Context) -> Conflicts {
+/// The gap and the conflicts that an earlier run saved. Publishers are not confirmed what was
+/// rejected.
+fn read_copies(cx: &mut Context) -> (Gap, Conflicts) {
     if !cx.log.has_links {
-        return Conflicts::default();
+        return (Gap::default(), Conflicts::default());
     }
-    let (_, bytes) = copies_file::read(&cx.log.journal);
-    let conflicts = Conflicts::of_bytes(&bytes);
+    let found = copies_file::read(&cx.log.journal);
+    let conflicts = Conflicts::of_bytes(&found.conflicts);
     conflicts.rejected().for_each(|(bookmark, run)| cx.log.replicated.reject(bookmark, run));
-    conflicts
+    (Gap::of_bytes(&found.gap), conflicts)
 }
 
 /// Whether a link sends every topic that another one sends, with the same messages.

@@ -80,8 +80,8 @@ impl Places {
         self.look_due = Some(cx.clock.now.instant + INTERVAL);
         if saved != self.saved || copies.is_some() {
             let file = PlacesFile { files: self.files.clone(), saved: saved.clone(), copies };
-            let written = |links: &mut Links, _: &mut Context, _, found| {
-                links.places_written(matches!(found, Some(Ok(()))));
+            let written = |links: &mut Links, cx: &mut Context, _, found| {
+                links.places_written(cx, matches!(found, Some(Ok(()))));
             };
             self.writing = Some(cx.begin_job(move |_| file.write(), written));
             self.saved = saved;

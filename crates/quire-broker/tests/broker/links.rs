@@ -127,7 +127,12 @@ impl Cluster {
 
     /// Starts an instance over what is on its disk.
     pub fn start(&mut self, number: usize) {
-        let mut pair = Pair::on(self.disks[number].clone(), self.configs[number].clone());
+        self.start_over(number, self.disks[number].clone());
+    }
+
+    /// As [`Cluster::start`]. `as_disk` passes on to its disk.
+    pub fn start_over(&mut self, number: usize, as_disk: Arc<dyn Disk>) {
+        let mut pair = Pair::over(as_disk, self.disks[number].clone(), self.configs[number].clone());
         pair.now_ns = self.now_ns;
         self.brokers[number] = Some(pair);
     }

@@ -79,6 +79,7 @@ mod replication_connections;
 mod replication_copies;
 mod replication_defects;
 mod replication_faults;
+mod replication_gap;
 mod replication_members;
 mod replication_retained;
 mod replication_runs;

@@ -8,10 +8,11 @@ use quire_command::LinkAction;
 use quire_journal::Which;
 
 use super::links::*;
+use super::replication_gap::{with_a_gap, with_a_gap_and_the_lost_disk};
 use super::replication_runs::{A_MINUTE, log_on, publish};
 
 /// The sequences of the log of an instance, ascending.
-fn sequences(cluster: &mut Cluster, number: usize) -> Vec<u64> {
+pub fn sequences(cluster: &mut Cluster, number: usize) -> Vec<u64> {
     let mut found: Vec<_> = cluster.log(number).into_iter().map(|(_, sequence, _)| sequence).collect();
     found.sort_unstable();
     found
@@ -45,7 +46,7 @@ fn publish_on_two_topics(cluster: &mut Cluster, count: u64) {
 }
 
 /// The connections of all links are made again.
-fn connect_again(cluster: &mut Cluster) {
+pub fn connect_again(cluster: &mut Cluster) {
     cluster.partition(0, 1);
     cluster.pass(A_MINUTE);
     cluster.heal();
@@ -56,7 +57,7 @@ fn sent(cluster: &mut Cluster) -> u64 {
     cluster.stats(0).destinations[0].sent_count
 }
 
-fn lines(cluster: &mut Cluster, number: usize, id: &str) -> usize {
+pub fn lines(cluster: &mut Cluster, number: usize, id: &str) -> usize {
     cluster.at(number).log.iter().filter(|event| event.id() == id).count()
 }
 
@@ -111,7 +112,7 @@ fn messages_that_the_log_of_the_destination_leaves_out_are_no_gap() {
 }
 
 /// The messages 4 and 5 are on `a` only, and its disk is lost. The client continues on `b`.
-fn with_lost_messages() -> Cluster {
+pub fn with_lost_messages() -> Cluster {
     let mut cluster = Cluster::new(pair_of(SyncType::Async));
     log_on(&mut cluster, 0, 1, (11, 0, 1));
     publish(&mut cluster, 0, 1, 1..=3, "first");
@@ -124,11 +125,7 @@ fn with_lost_messages() -> Cluster {
 
 #[test]
 fn messages_that_no_instance_has_are_a_gap_that_is_shown_again_after_a_restart() {
-    let mut cluster = with_lost_messages();
-    cluster.destroy(0);
-    cluster.heal();
-    cluster.start(0);
-    cluster.pass(A_MINUTE);
+    let mut cluster = with_a_gap();
     for restarts in 0..2 {
         for number in 0..2 {
             assert_eq!(sequences(&mut cluster, number), [1, 2, 3, 6, 7]);
@@ -148,15 +145,7 @@ fn messages_that_no_instance_has_are_a_gap_that_is_shown_again_after_a_restart()
 
 #[test]
 fn a_gap_ends_when_an_instance_with_the_messages_returns() {
-    let mut cluster = with_lost_messages();
-
-    cluster.kill(0);
-    let disk = cluster.backup(0);
-    cluster.destroy(0);
-    cluster.heal();
-    cluster.start(0);
-    cluster.pass(A_MINUTE);
-    assert_eq!(cluster.stats(1).missing, 2);
+    let (mut cluster, disk) = with_a_gap_and_the_lost_disk();
     cluster.kill(0);
     cluster.disks[0] = disk;
     cluster.start(0);
