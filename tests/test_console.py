@@ -19,6 +19,7 @@ import pytest
 import quire
 import quire.testing
 from quire.admin import _console_stream
+from quire.server._identity import ANONYMOUS
 from quire.testing import TestServer
 from support.waiting import PATIENCE, wait_until
 
@@ -244,6 +245,31 @@ def test_several_nodes_are_answered_with_the_rights_of_each_user(guarded: TestSe
         for page, status in ((olga, 200), (nora, 403), (olga, 200)):
             answer = page.get("/console/api/several", params={"get": paths})
             assert [each["status"] for each in answer.json()] == [status] * 3
+
+
+def test_several_nodes_are_answered_with_the_rights_after_a_reload(tmp_path: Path) -> None:
+    file = tmp_path / "quire.toml"
+    head = f'data_directory = "{tmp_path}"\n[[transport]]\naddress = "127.0.0.1:0"\n'
+    head += '[admin]\naddress = "127.0.0.1:0"\n'
+
+    def allow(topic: str) -> None:
+        entry = f'[[entitlement]]\nuser = "{ANONYMOUS}"\ntopic = "{topic}"\nallow = "monitor"\n'
+        file.write_text(head + entry)
+
+    allow("/quire/clients")
+    with quire.Server(quire.Config.load(file)) as server:
+        assert server.admin_url is not None
+        with httpx.Client(base_url=server.admin_url, timeout=PATIENCE) as page:
+            asked = {"get": ["/quire/instance/clients.json"]}
+
+            def status() -> int:
+                [answer] = page.get("/console/api/several", params=asked).json()
+                return int(answer["status"])
+
+            assert status() == 200
+            allow("/quire/server")
+            assert server.reload() == ["entitlement"]
+            assert status() == 403
 
 
 def test_a_page_gets_a_part_of_the_messages_at_a_high_rate(server: TestServer, page: httpx.Client) -> None:

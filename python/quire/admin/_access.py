@@ -53,6 +53,11 @@ class Access:
         """The check of credentials; `None`: every user is anonymous."""
         return self._guard
 
+    @property
+    def config(self) -> Config:
+        """The configuration as it is now. A reload makes another one."""
+        return self._config()
+
     def guard_after(self, config: Config) -> Guard | None:
         """Returns the guard for a configuration. Pass it to `replace`. Raises `ConfigError`."""
         settings = config.authentication_of_admin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import operator
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -54,8 +55,8 @@ class AdminApp:
         self.figures: Figures = figures
         self.health: Health = health
         self._routes: list[BaseRoute] = []
-        self._answers = _Answers()
-        self._histories = _Answers()
+        self._answers = Answers()
+        self._histories = Answers()
         self.add_route("/healthz", self._healthz)
         self.add_route("/readyz", self.ready)
         self.add_route("/quire", self.tree)
@@ -156,13 +157,12 @@ class AdminApp:
         query = request.query_params
         tree, rates = await self.current(), self.figures.rates
         asked = raw_path, request.scope["query_string"]
-        answers: _Answers = self._answers
+        answers: Answers = self._answers
         state: object = tree
         if place.metric is not None and ("t0" in query or "t1" in query):
             # The samples of a range change with the next sample only.
-            history = self._history()
-            answers, state = self._histories, {} if history is None else history.state
-        if (kept := answers.find(state, asked)) is not None:
+            answers, state = self._histories, self._samples_state
+        if (kept := answers.find(asked, state)) is not None:
             return kept
         window = Window(query)
         headers: dict[str, str] = {}
@@ -188,8 +188,19 @@ class AdminApp:
         answer = Response(body, media_type=_forms.TYPES[form], headers=headers)
         # The parts of a subtree depend on the rights of the user. Details are always new.
         if place.node is not None and place.metric is not DETAILS:
-            answers.keep(state, asked, answer)
+            answers.keep(answer, asked, state)
         return answer
+
+    @property
+    def state(self) -> tuple[object, object, object]:
+        """What answers are made from: the figures, while they are new enough, or `None`; the samples; and
+        the configuration, which has the rights. Each is another object when it has changed."""
+        return self.figures.known(), self._samples_state, self.access.config
+
+    @property
+    def _samples_state(self) -> object:
+        history = self._history()
+        return None if history is None else history.state
 
     async def _leaf(
         self, place: Place, form: str | None, query: Mapping[str, str], tree: Tree, rates: Tree
@@ -235,24 +246,27 @@ class AdminApp:
         return samples if points is None else _forms.thinned(samples, points)
 
 
-class _Answers:
+class Answers:
     """Answers that are given again while the figures or samples that they are made from are the
     newest: open pages of the console ask for the same."""
 
     def __init__(self) -> None:
-        self._state: object = None
-        self._kept: dict[tuple[str, bytes], Response] = {}
+        self._state: tuple[object, ...] = ()
+        self._kept: dict[object, Response] = {}
 
-    def find(self, state: object, asked: tuple[str, bytes]) -> Response | None:
-        """Returns the answer to a path with its query, made from this state."""
-        return self._kept.get(asked) if state is self._state else None
+    def find(self, asked: object, *state: object) -> Response | None:
+        """Returns the answer to a request, made from this state."""
+        return self._kept.get(asked) if self._is(state) else None
 
-    def keep(self, state: object, asked: tuple[str, bytes], answer: Response) -> None:
+    def keep(self, answer: Response, asked: object, *state: object) -> None:
         """Keeps an answer that is not large."""
-        if state is not self._state:
+        if not self._is(state):
             self._state, self._kept = state, {}
         if len(answer.body) <= _KEPT_SIZE_MAX and len(self._kept) < _KEPT_MAX:
             self._kept[asked] = answer
+
+    def _is(self, state: tuple[object, ...]) -> bool:
+        return len(state) == len(self._state) and all(map(operator.is_, state, self._state))
 
 
 def _whole(place: Place, form: str | None, value: Any, total: int | None) -> bytes:

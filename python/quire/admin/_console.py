@@ -7,7 +7,6 @@ import base64
 import hashlib
 import mimetypes
 import re
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +21,7 @@ from quire.admin._console_logs import LogTail
 from quire.admin._console_messages import MessageRoutes
 from quire.admin._console_stream import stream
 from quire.admin._errors import HTTPError
-from quire.admin._several import several
+from quire.admin._several import Several
 from quire.admin._user_requests import UserRequests
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class _Console:
         clients = Clients(self._server._connect_inside)
         app.add_route("/", self._page)
         app.add_route("/console/assets/{path:path}", self._asset)
-        app.add_route("/console/api/several", partial(several, app))
+        app.add_route("/console/api/several", Several(app).answer)
         app.add_route("/console/api/session", self._session)
         app.add_route("/console/api/rights", self._rights)
         app.add_route("/console/api/holders", self._holders)
