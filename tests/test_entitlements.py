@@ -305,8 +305,11 @@ def test_queues_are_listed_by_name_to_users_who_may_not_see_their_figures(
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("QUIRE_USER", "anna")
             patch.setenv("QUIRE_PASSWORD", "correct horse")
-            assert run(["queue", "ls", "--url", server.url]) == 0
-            assert "jobs" in capsys.readouterr().out
+            for command in ("ls", "stats"):
+                assert run(["queue", command, "--url", server.url]) == 0
+                shown = capsys.readouterr()
+                assert ("jobs" in shown.out) == (command == "ls")
+                assert shown.err == "quire: the user may not monitor jobs: the figures are left out\n"
             assert run(["queue", "ls", "--url", server.url, "--json"]) == 0
             assert json.loads(capsys.readouterr().out) == {"queue": "jobs"}
 

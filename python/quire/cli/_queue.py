@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -46,6 +47,7 @@ def ls(*, url: Url = None, json: Json = False) -> int:
     """
     with connect(url) as client:
         queues = client.queue_stats()
+    _note_hidden(queues)
     if json:
         for name, figures in queues.items():
             print_json(queue=name, **figures)
@@ -61,6 +63,12 @@ def ls(*, url: Url = None, json: Json = False) -> int:
         ],
     )
     return 0
+
+
+def _note_hidden(queues: Mapping[str, Mapping[str, Any]]) -> None:
+    """Says why queues have no figures."""
+    if hidden := [name for name, figures in queues.items() if not figures]:
+        note(f"the user may not monitor {', '.join(hidden)}: the figures are left out")
 
 
 def _shown(key: str, value: Any) -> Any:
@@ -82,6 +90,7 @@ def stats(queue: str | None = None, *, url: Url = None, json: Json = False) -> i
     """
     with connect(url) as client:
         queues = client.queue_stats(queue)
+    _note_hidden(queues)
     if json:
         for name, figures in queues.items():
             print_json(queue=name, **figures)
