@@ -42,7 +42,7 @@ PACKAGE_TESTS: Final = {
     "quire": ("test_arguments", "test_import", "test_message"),
     "quire/cli": ("test_cli", "test_cli_output", "test_command_line"),
     "quire/client": ("test_client", "test_aio", "test_ways_in"),
-    "quire/config": ("test_config", "test_config_types"),
+    "quire/config": ("test_config", "test_config_types", "test_config_edit"),
     "quire/demo": ("test_demo",),
     "quire/journal": ("test_journal",),
     "quire/server": ("test_server",),

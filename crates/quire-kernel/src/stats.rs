@@ -437,6 +437,10 @@ pub struct ReplicationStats {
     pub name: String,
     /// The group of the instance.
     pub group: String,
+    /// The number of its log: the time at which it began, in nanoseconds since 1970; 0: not known.
+    pub log: u64,
+    /// The number of sync destinations that must have a message; `None`: all.
+    pub required_acks: Option<u32>,
     /// `filling`, `gap`, `conflict`, `refused`, `away` or `live`: the first that applies.
     pub state: &'static str,
     /// Clients cannot log on until the instance has recovered the records that it lost.
@@ -513,6 +517,8 @@ pub struct DestinationStats {
     pub instance: Option<String>,
     /// The address that is connected, or tried next. Empty: the destination must connect.
     pub address: String,
+    /// The addresses in the configuration.
+    pub addresses: Vec<String>,
     /// The user of its connection; `None` without a connection, or without authentication.
     pub user: Option<String>,
     /// Whether its connection is encrypted; `None` without a connection.

@@ -46,7 +46,7 @@ app.command("quire.cli._view:app", name="view", help="Show what a view reads and
 app.command(
     "quire.cli._replication:app",
     name="replication",
-    help="Show the links of a server to other instances; downgrade, upgrade, pause and resume destinations.",
+    help="Show and change the links of a server to other instances; add, retire and replace instances.",
 )
 app.command(
     "quire.cli._inspect:client_app",

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
 import quire
-from quire import _quire
 from quire._arguments import LinkAction
 from quire._units import counted
 from quire.cli._app import Json, Url
+from quire.cli._compare import Compared, compared, described
 from quire.cli._connect import connect
+from quire.cli._instances import add, replace, retire
 from quire.cli._options import server_options
 from quire.cli._output import note, print_json, print_table, say
 
@@ -26,12 +25,12 @@ else:
 app = App(
     name="replication",
     help="Show the links of a server to other instances; downgrade, upgrade, pause and resume destinations; "
-    "let clients in; accept lost messages; compare servers.",
+    "let clients in; accept lost messages; compare servers; add, retire and replace instances.",
     help_format="plaintext",
 )
-
-#: Seconds between two questions whether a comparison has ended.
-_POLL = 0.05
+app.command(add)
+app.command(retire)
+app.command(replace)
 
 #: The columns of `replication ls`: key, heading.
 COLUMNS = (
@@ -74,7 +73,7 @@ def note_filling(links: dict[str, Any]) -> None:
     """Says that the log of a server may lack messages, and which instances were not heard."""
     if links["state"] == "filling":
         clients = "a command has let clients in" if links["admitted"] else "clients are not let in"
-        note(f"the log may lack messages, and {clients}; not heard: {_members(links['not_heard'])}")
+        note(f"the log may lack messages, and {clients}; not heard: {described(links['not_heard'])}")
 
 
 @app.command(name="admit")
@@ -98,7 +97,9 @@ def admit(*, url: Url = None, json: Json = False) -> int:
     elif links["state"] != "filling" or before["admitted"]:
         say(f"{links['name']}: clients were let in before")
     else:
-        say(f"{links['name']}: clients are let in; messages may be missing of {_members(links['not_heard'])}")
+        say(
+            f"{links['name']}: clients are let in; messages may be missing of {described(links['not_heard'])}"
+        )
     return 0
 
 
@@ -148,15 +149,6 @@ def accept(
     else:
         tell(f"{links['name']}: nothing to accept; {counted(links['missing'], 'message')} missing")
     return 0
-
-
-def _members(members: list[dict[str, Any]]) -> str:
-    """The names of members, and the last message of each that is known."""
-    names = [
-        f"{'the group ' if member['group'] else ''}{member['name']} (last known message: {member['last'] or 'none'})"
-        for member in members
-    ]
-    return ", ".join(names) or "no instance"
 
 
 @app.command(name="stats")
@@ -293,94 +285,11 @@ def verify(
         raise quire.ConfigError("must be 1 or more", key="--limit")
     with contextlib.ExitStack() as connections:
         # Before the first comparison, so that one server that is away costs no time.
-        first, *others = [_Compared(each, connections.enter_context(connect(each))) for each in url]
+        first, *others = [Compared(each, connections.enter_context(connect(each))) for each in url]
         if repair:
             for server in (first, *others):
                 server.repair()
-        return max([_verify_pair(first, other, limit, json) for other in others])
-
-
-class _Compared:
-    """A server whose messages are compared."""
-
-    def __init__(self, url: str, client: quire.Client) -> None:
-        self.url, self._client = url, client
-        with self._without_the_question():
-            self.name: str = client.server_info().name
-
-    def answer(self, question: bytes) -> bytes:
-        """The answer to a question about the messages."""
-        with self._without_the_question():
-            return self._client._messages_of(question)
-
-    def repair(self) -> None:
-        """Lets the server ask the instances that send to it for what it lacks. Waits until they have sent it."""
-        before = self._client._replication()
-        # A comparison that is under way may have begun too early.
-        wanted = before["comparisons"] + (2 if before["comparing"] else 1)
-        links = self._client._replicate(self.name, "compare")
-        while links["comparisons"] < wanted:
-            time.sleep(_POLL)
-            links = self._client._replication()
-        if not any(link["state"] in ("live", "gap") for link in links["sources"]):
-            note(f"{self.url}: no instance sends to {self.name!r} now, so nothing can be fetched")
-        if links["missing"]:
-            note(
-                f"{self.url}: {self.name!r} lacks {counted(links['missing'], 'message')} that no instance which "
-                "sends to it has"
-            )
-
-    @contextlib.contextmanager
-    def _without_the_question(self) -> Iterator[None]:
-        """A server that does not know a question ends the connection."""
-        try:
-            yield
-        except quire.ProtocolError as error:
-            raise quire.QuireError(
-                f"{self.url}: the server is older than this command and cannot compare messages; update it to "
-                f"quire {quire.__version__} ({error.reason})"
-            ) from None
-
-
-def _verify_pair(one: _Compared, two: _Compared, limit: int, json: bool) -> int:
-    """Compares two servers, and prints what differs. Returns 1 when something does."""
-    comparison = _quire.LogComparison(limit)
-    while (question := comparison.question()) is not None:
-        for is_first, server in ((True, one), (False, two)):
-            try:
-                comparison.answer(is_first, server.answer(question))
-            except ValueError as error:
-                raise quire.QuireError(f"{server.url}: {error}") from None
-    rows = [
-        {
-            "publisher": publisher,
-            "first": first,
-            "last": last,
-            "messages": last - first + 1,
-            "difference": "another run" if missing_at is None else "missing",
-            "instance": (one if missing_at else two).name,
-            "server": (one if missing_at else two).url,
-        }
-        for publisher, first, last, missing_at in comparison.ranges()
-    ]
-    if json:
-        for row in rows:
-            print_json(**row)
-    elif rows:
-        print_table(list(rows[0]), [list(row.values()) for row in rows])
-    pair = f"{one.url} and {two.url}"
-    if not comparison.is_complete():
-        note(f"{pair}: more than {limit:,} messages differ; --limit lists more")
-    named = {row["publisher"] for row in rows}
-    if unnamed := [publisher for publisher in comparison.publishers() if publisher not in named]:
-        note(
-            f"{pair}: {counted(len(unnamed), 'publisher')} had other messages in journal files that "
-            f"were removed or are of an older version, such as publisher {unnamed[0]}"
-        )
-    if rows or unnamed or not comparison.is_complete():
-        return 1
-    (note if json else say)(f"{pair}: no message differs")
-    return 0
+        return max([compared(first, other, limit).show(limit, json=json) for other in others])
 
 
 def _act(destination: str, url: str | None, action: LinkAction) -> dict[str, Any]:

@@ -7,10 +7,8 @@ purpose, so it runs on separate threads, a few at a time, and only logons wait f
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import stat
-import tempfile
 import tomllib
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -21,6 +19,7 @@ from typing import Any, Final
 
 from quire._errors import ConfigError
 from quire._quire import check_password, hash_password, password_cost
+from quire._text_files import basic_string, replace_text
 from quire.config._authentication import Authentication
 from quire.config._locate import line_of
 from quire.server._identity import Checker, Given, Identity, Refused, check_name
@@ -94,38 +93,14 @@ class Users:
         """Replaces a file at once. It keeps its owner, and only the owner may read it."""
         text = "# Users of a quire server. `quire user add`, `passwd` and `remove` write this file anew.\n"
         for user in self.by_name.values():
-            text += f"\n[[user]]\nname = {_toml(user.name)}\n"
+            text += f"\n[[user]]\nname = {basic_string(user.name)}\n"
             if user.password is not None:
-                text += f"password = {_toml(user.password)}\n"
+                text += f"password = {basic_string(user.password)}\n"
             if user.groups:
-                text += f"groups = [{', '.join(map(_toml, user.groups))}]\n"
+                text += f"groups = [{', '.join(map(basic_string, user.groups))}]\n"
             if user.disabled:
                 text += "disabled = true\n"
-        # A temporary file is readable by its owner only.
-        number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(number, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                _keep_owner(number, path)
-                os.fsync(number)
-            os.replace(name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-
-
-def _keep_owner(number: int, path: Path) -> None:
-    """Gives a new file the owner of the one that it replaces, as far as the system allows: the server may be this user."""
-    with contextlib.suppress(OSError):
-        replaced = os.stat(path)
-        os.fchown(number, replaced.st_uid, replaced.st_gid)
+        replace_text(path, text)
 
 
 @contextlib.contextmanager
@@ -140,11 +115,6 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(number)
-
-
-def _toml(text: str) -> str:
-    """A basic string: JSON escapes are those of TOML, except for DEL, which TOML does not allow."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
 
 
 def _user_of(entry: dict[str, Any]) -> User:

@@ -94,6 +94,11 @@ impl Membership {
         }
     }
 
+    /// The number of the log.
+    pub(super) fn log(&self) -> u64 {
+        self.engine.log()
+    }
+
     /// Whether clients are not let in.
     pub(super) fn holds_clients(&self) -> bool {
         self.engine.holds_clients()

@@ -743,6 +743,8 @@ impl Links {
         ReplicationStats {
             name: cx.config.name.clone(),
             group: cx.config.group().to_owned(),
+            log: members.map_or(0, Membership::log),
+            required_acks: cx.config.replication.required_acks,
             state: self.state(cx, &destinations, &sources),
             holds_logons: cx.log.replicated.holds_logons,
             is_admitted: members.is_some_and(Membership::is_admitted),

@@ -581,6 +581,7 @@ impl Outgoing {
             name: settings.name.clone(),
             instance: self.peer().filter(|_| source.is_live()).map(str::to_owned),
             address: source.address().to_owned(),
+            addresses: settings.addresses.clone(),
             user: None,
             tls: None,
             state: match source.state() {
