@@ -470,8 +470,6 @@ def an_instance_is_filled(directory: Path, _: pytest.MonkeyPatch) -> set[str]:
             return server
 
         one = start("one", "two")
-        # The first turn of the core looks at the log.
-        wait_until(lambda: tree_of(one)[path]["state"] == "filling")
         names = compared(tree_of(one), path, state="filling", filling=True, admitted=False, not_heard=1)
         one.replication.admit()
         assert compared(tree_of(one), path, state="filling", filling=True, admitted=True, not_heard=1)

@@ -73,6 +73,17 @@ class Differences:
     names: tuple[str, str]
     urls: tuple[str, str]
 
+    def note_removed(self) -> bool:
+        """Says that messages in removed files were not compared one by one. Returns whether there are such."""
+        named = {publisher for publisher, *_ in self.ranges}
+        unnamed = [publisher for publisher in self.publishers if publisher not in named]
+        if unnamed:
+            note(
+                f"{' and '.join(self.urls)}: {counted(len(unnamed), 'publisher')} had other messages in journal files "
+                f"that were removed or are of an older version, such as publisher {unnamed[0]}"
+            )
+        return bool(unnamed)
+
     def show(self, limit: int, *, json: bool) -> int:
         """Prints what differs between the servers. Returns 1 when something does."""
         rows = [
@@ -95,12 +106,7 @@ class Differences:
         pair = " and ".join(self.urls)
         if not self.is_complete:
             note(f"{pair}: more than {limit:,} messages differ; --limit lists more")
-        named = {row["publisher"] for row in rows}
-        if unnamed := [publisher for publisher in self.publishers if publisher not in named]:
-            note(
-                f"{pair}: {counted(len(unnamed), 'publisher')} had other messages in journal files that "
-                f"were removed or are of an older version, such as publisher {unnamed[0]}"
-            )
+        unnamed = self.note_removed()
         if rows or unnamed or not self.is_complete:
             return 1
         (note if json else say)(f"{pair}: no message differs")

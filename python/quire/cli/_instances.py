@@ -479,6 +479,7 @@ class _Run:
                 raise quire.QuireError(
                     f"more than {_LIMIT:,} messages of {server.name} and {other.name} differ"
                 )
+            found.note_removed()
             lacking = [
                 (publisher, first, last)
                 for publisher, first, last, missing_at_first in found.ranges
@@ -507,6 +508,7 @@ class _Run:
                     return False
                 before = found.ranges
                 self.pause(f"{server.name} and {self.name} are compared again")
+            found.note_removed()
             say(f"{server.name} and {self.name}: no message differs")
         return True
 

@@ -327,6 +327,7 @@ impl Broker {
         if let Err(refused) = self.cx.admit_admin(&by, &command) {
             return self.cx.reply(&by, refused.into());
         }
+        self.begin_links();
         let reply = match command {
             AdminCommand::Maintain(what) => {
                 let consumers = consumers!(self);

@@ -221,12 +221,17 @@ impl Broker {
         self.remove_ended();
     }
 
+    /// Finds out whether the log may lack messages, in the first turn, or for a command before it.
+    fn begin_links(&mut self) {
+        self.cx.clock.started.get_or_insert(self.cx.clock.now.wall);
+        self.links.begin(&mut self.cx);
+    }
+
     /// Ends a turn: submits the appended records to the journal, serves the persisted records,
     /// sends acknowledgements, advances replays, and queues outputs. Then poll.
     pub fn finish_turn(&mut self, now: Now) {
         self.cx.clock.now = now;
-        self.cx.clock.started.get_or_insert(now.wall);
-        self.links.begin(&mut self.cx);
+        self.begin_links();
         self.cx.clock.wants_turn = false;
         if let Some(behind) = self.cx.log.look_at_clock(now) {
             self.cx.note(Event::ClockBehind { behind });

@@ -450,8 +450,6 @@ impl Links {
 
     /// An operator lets clients in.
     pub(super) fn admit(&mut self, cx: &mut Context) {
-        // A command can come before the first turn.
-        self.begin(cx);
         let Some(members) = self.members.as_mut().filter(|members| members.holds_clients()) else { return };
         let not_heard = members.engine.handle_admit();
         cx.note(Event::ClientsAdmitted { members: describe(&not_heard) });

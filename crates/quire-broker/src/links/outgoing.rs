@@ -125,21 +125,11 @@ impl Outgoing {
 
     /// Reads the messages that the destination asks for.
     fn give(&self, cx: &mut Context, number: u64, ranges: Vec<Wanted>) {
-        let Some(peer) = self.source.peer().cloned() else { return };
-        let scanned = self.source.scanned();
-        let reading = LinkReading {
-            cursor: cx.log.reader.cursor(scanned),
-            scanned,
-            limit: scanned,
-            definition: Arc::clone(&self.definition),
-            peer: peer.name,
-            peer_group: peer.group,
-            greeted: self.source.greeted(),
-            now: cx.clock.now.wall,
-            replicable: self.user.replicable(),
-            own_name: Arc::clone(&self.own_name),
-            fills: false,
+        let Some(peer) = self.source.peer().map(|peer| (peer.name.clone(), peer.group.clone())) else {
+            return;
         };
+        let scanned = self.source.scanned();
+        let reading = self.reading(cx, peer, cx.log.reader.cursor(scanned), (scanned, scanned));
         let (reader, instance) = (cx.log.reader.clone(), cx.config.name.clone());
         let giving = Giving { reading, reader, instance, ranges };
         let destination = self.number;
@@ -273,23 +263,14 @@ impl Outgoing {
         let persisted = cx.log.journal.persisted();
         let Some(after) = self.behind.next_search(now, persisted, !knows_all) else { return };
         let name = &self.definition.settings.name;
-        let (peer, peer_group) = match self.source.peer() {
+        let peer = match self.source.peer() {
             Some(peer) => (peer.name.clone(), peer.group.clone()),
             None => (place.instance.clone().unwrap_or_else(|| name.clone()), String::new()),
         };
         let reading = LinkReading {
-            cursor: cx.log.reader.cursor(after),
-            scanned: after,
-            limit: persisted,
-            definition: Arc::clone(&self.definition),
-            peer,
-            peer_group,
             // It has the records that came from it.
             greeted: Position::ZERO,
-            now: cx.clock.now.wall,
-            replicable: self.user.replicable(),
-            own_name: Arc::clone(&self.own_name),
-            fills: false,
+            ..self.reading(cx, peer, cx.log.reader.cursor(after), (after, persisted))
         };
         let destination = self.number;
         let number = cx.begin_job(
@@ -417,6 +398,29 @@ impl Outgoing {
         self.source.handle_members();
     }
 
+    /// A read of records for the instance at the other end, after one position up to another one.
+    fn reading(
+        &self,
+        cx: &Context,
+        (peer, peer_group): (String, String),
+        cursor: Cursor,
+        (after, limit): (Position, Position),
+    ) -> LinkReading {
+        LinkReading {
+            cursor,
+            scanned: after,
+            limit,
+            definition: Arc::clone(&self.definition),
+            peer,
+            peer_group,
+            greeted: self.source.greeted(),
+            now: cx.clock.now.wall,
+            replicable: self.user.replicable(),
+            own_name: Arc::clone(&self.own_name),
+            fills: false,
+        }
+    }
+
     /// `fills`: the log of the destination may lack records.
     fn read(&mut self, cx: &mut Context, fills: bool) {
         let before = self.source.scanned();
@@ -426,24 +430,14 @@ impl Outgoing {
             self.move_cursor();
         }
         let Some(Read { number, after, limit, is_short }) = read else { return };
-        let Some(peer) = self.source.peer().cloned() else { return };
+        let Some(peer) = self.source.peer().map(|peer| (peer.name.clone(), peer.group.clone())) else {
+            return;
+        };
         let cursor = self.cursor.take().unwrap_or_else(|| {
             self.read_through = after;
             cx.log.reader.cursor(after)
         });
-        let reading = LinkReading {
-            cursor,
-            scanned: after,
-            limit,
-            definition: Arc::clone(&self.definition),
-            peer: peer.name,
-            peer_group: peer.group,
-            greeted: self.source.greeted(),
-            now: cx.clock.now.wall,
-            replicable: self.user.replicable(),
-            own_name: Arc::clone(&self.own_name),
-            fills,
-        };
+        let reading = LinkReading { fills, ..self.reading(cx, peer, cursor, (after, limit)) };
         let has_filter = self.definition.route.topics.iter().any(|topic| topic.filter.is_some());
         if is_short && !has_filter {
             return self.add_found(cx, number, Some(reading.run(cx.messages.unreadable.arena())));

@@ -467,3 +467,12 @@ fn a_single_instance_writes_no_file_of_members() {
     alone.broker.close().unwrap();
     assert!(!disk.list(Path::new("journal")).unwrap().iter().any(|name| name == "copies.place"));
 }
+
+#[test]
+fn an_instance_says_that_it_is_filling_before_its_first_turn() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.pass(A_MINUTE);
+    cluster.destroy(0);
+    cluster.start(0);
+    assert_eq!(state(&mut cluster, 0), "filling");
+}
