@@ -55,6 +55,12 @@ CALLS: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
         "altering queue 'JOBS'",
     ),
     "drop_queue": (lambda client, _, options: client.drop_queue("JOBS", **options), "dropping queue 'JOBS'"),
+    "define_view": (
+        lambda client, _, options: client.define_view(
+            "SUMS", underlying_topic="orders", projection="COUNT(1) AS /n", **options
+        ),
+        "defining view 'SUMS'",
+    ),
     "queue_stats": (
         lambda client, _, options: client.queue_stats(**options),
         "asking for the figures of queues",

@@ -64,6 +64,7 @@ def test_a_refused_command_names_the_right_and_the_topic(server: quire.testing.T
             (lambda: anna.sow_delete("orders", filter="1 = 1"), "delete", "orders"),
             (lambda: anna.queue_stats("orders"), "monitor", "orders"),
             (lambda: anna.create_queue("orders"), "admin", "orders"),
+            (lambda: anna.define_view("sums", projection="COUNT(1) AS /n"), "admin", "sums"),
         ]
         for command, right, topic in commands:
             with pytest.raises(quire.NotEntitledError) as raised:

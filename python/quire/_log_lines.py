@@ -314,6 +314,11 @@ LINES: Final[dict[str, Line]] = {
         "A snapshot of a view was not read. The view is computed from its sources.",
         "Nothing. The start takes longer once.",
     ),
+    "40-0010": Line("A client has replaced the definition of a view."),
+    "40-0011": Line(
+        "A definition that a client has given to a view is not used. The definition of the configuration is.",
+        "Nothing when the configuration was edited on purpose. Otherwise give the definition to the view again.",
+    ),
     "50-0001": Line("A user administered the server or a queue (audit)."),
     "50-0002": Line("A request to the HTTP server changed something, or was refused (audit)."),
     "50-0003": Line(

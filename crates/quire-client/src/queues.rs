@@ -195,6 +195,18 @@ impl ClientCore {
         }))
     }
 
+    /// Has the server replace the definition of a view. `settings`: all of them, as JSON:
+    /// [`Event::JsonReply`](super::Event::JsonReply).
+    ///
+    /// # Errors
+    /// When the client is closed.
+    pub fn define_view(&mut self, settings: &str) -> Result<CommandId, Failure> {
+        self.check_not_closed()?;
+        Ok(self.command(|commands| {
+            commands.once(None, |command, out| Command::DefineView { command, settings }.encode(out))
+        }))
+    }
+
     /// Downgrades, upgrades, pauses or resumes the link of the server to a destination:
     /// [`Event::JsonReply`](super::Event::JsonReply).
     ///

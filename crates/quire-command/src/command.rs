@@ -44,6 +44,11 @@ pub enum Command<'a> {
         command: u32,
         action: DefineQueue<'a>,
     },
+    /// A view gets another definition. `settings`: all of them, as JSON (protocol.md section 3).
+    DefineView {
+        command: u32,
+        settings: &'a str,
+    },
     SowDelete(SowDelete<'a>),
     Replicate {
         command: u32,

@@ -220,8 +220,8 @@ impl Context {
             Command::Maintain(_) => of_resource(Admin, Resource::Journal),
             Command::Reload { .. } => of_resource(Admin, Resource::Access),
             Command::Disconnect { .. } => of_resource(Admin, Resource::Clients),
-            // The name of the queue is in its settings: `admit_define`.
-            Command::DefineQueue { .. } => Ok(Grant::default()),
+            // The name of the queue, or of the view, is in its settings: `admit_define`.
+            Command::DefineQueue { .. } | Command::DefineView { .. } => Ok(Grant::default()),
         }
     }
 
@@ -273,8 +273,8 @@ impl Context {
         Ok(own.and(rights.grant_left_out(&[Replay], &route.selector)))
     }
 
-    /// Whether the user of a connection may define a queue with these settings, or drop the one
-    /// with this name.
+    /// Whether the user of a connection may define a queue or a view with these settings, or drop
+    /// the queue with this name.
     ///
     /// # Errors
     /// The right that is missing. It was counted and logged.
@@ -287,6 +287,9 @@ impl Context {
             }
             (Ok(()), AdminCommand::AlterQueue { queue, .. }) => self.note_administered(id, "alter", queue),
             (Ok(()), AdminCommand::DropQueue(queue)) => self.note_administered(id, "drop", queue),
+            (Ok(()), AdminCommand::DefineView(settings)) => {
+                self.note_administered(id, "define", &settings.name);
+            }
             (Ok(()), _) => (),
         }
         checked
@@ -321,6 +324,15 @@ impl Context {
                     .try_for_each(|topic| allow(Right::Write, topic))
             }
             AdminCommand::DropQueue(queue) => allow(Right::Admin, queue),
+            // A view shows the records of its topics to everyone with a right on the view.
+            AdminCommand::DefineView(settings) => {
+                allow(Right::Admin, &settings.name)?;
+                settings
+                    .sources()
+                    .iter()
+                    .filter_map(|topic| TopicSelector::new(topic).ok())
+                    .try_for_each(|selector| rights.check_whole(&[Right::Read, Right::Query], &selector))
+            }
             _ => Ok(()),
         }
     }

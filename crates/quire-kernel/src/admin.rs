@@ -17,6 +17,7 @@ use super::stats::{
 };
 use super::{Access, ConnectionId, Output, TransportId};
 use crate::config::queues::{QueueChanges, QueueSettings};
+use crate::config::views::ViewSettings;
 use crate::entitlement::Explanation;
 use crate::session::{Phase, SessionId};
 use quire_command::{Ack, AckKind, Code, LinkAction, Maintain, Reply, Subject};
@@ -72,6 +73,8 @@ pub enum AdminCommand {
     },
     /// Drops a queue that was created at run time. The reply is [`AdminReply::QueueDropped`].
     DropQueue(String),
+    /// Replaces the definition of a view. The reply is [`AdminReply::ViewDefined`].
+    DefineView(Box<ViewSettings>),
     /// The links to other instances. The reply is [`AdminReply::Replication`].
     Replication,
     /// Ends the connection with this number. Its client name cannot log on for the time. The reply
@@ -152,6 +155,13 @@ pub enum AdminReply {
         message_count: u64,
         /// Warnings, in words.
         warnings: Vec<String>,
+    },
+    /// The view has the definition.
+    ViewDefined {
+        /// Its name.
+        view: String,
+        /// It had another definition before.
+        changed: bool,
     },
     /// The server, for a client that may not see its figures.
     Identity {
@@ -335,6 +345,9 @@ impl Context {
             }
             AdminReply::QueueDropped { queue, message_count, warnings } => {
                 json_of_queue(json!({ "name": queue, "dropped": message_count, "warnings": warnings }))
+            }
+            AdminReply::ViewDefined { view, changed } => {
+                json!({ "view": { "name": view, "changed": changed } }).to_string()
             }
         };
         self.put(id, &Reply::Stats { command, json: &json });

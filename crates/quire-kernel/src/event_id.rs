@@ -88,6 +88,8 @@ ids! {
     DeletesForgotten = "40-0007",
     ViewNotWritten = "40-0008",
     ViewComputedAgain = "40-0009",
+    ViewDefined = "40-0010",
+    ViewDefinitionNotUsed = "40-0011",
     Administered = "50-0001",
     DeliveriesLeftOut = "60-0009",
 }

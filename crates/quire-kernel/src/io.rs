@@ -662,6 +662,22 @@ pub enum Event {
         /// The requester.
         by: String,
     },
+    /// A view has another definition.
+    #[error("{by}: changed the definition of view {view:?}")]
+    ViewDefined {
+        /// The view.
+        view: String,
+        /// The requester.
+        by: String,
+    },
+    /// A definition that a client has given to a view is not used.
+    #[error("view {view:?}: the definition that replaced the one of the configuration is not used: {reason}")]
+    ViewDefinitionNotUsed {
+        /// The view.
+        view: String,
+        /// The cause.
+        reason: String,
+    },
     /// Unacknowledged messages of a queue no longer match the configuration. This is reported at
     /// each start until it is resolved.
     #[error("queue {queue:?}{}", LeftOut(*.count, .why))]
@@ -1041,6 +1057,7 @@ impl Event {
             | Event::QueueCreated { .. }
             | Event::QueueAltered { .. }
             | Event::QueueDropped { .. }
+            | Event::ViewDefined { .. }
             | Event::LinkUp { .. }
             | Event::LinkCompared { .. }
             | Event::LinkCaughtUp { .. }
@@ -1084,6 +1101,7 @@ impl Event {
             | Event::SnapshotNotSaved { .. }
             | Event::SnapshotNotUsed { .. }
             | Event::ViewComputedAgain { .. }
+            | Event::ViewDefinitionNotUsed { .. }
             | Event::LinkDown { .. }
             | Event::LinkRefused { .. }
             | Event::LinkNotCompared { .. }

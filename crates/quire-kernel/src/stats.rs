@@ -375,6 +375,9 @@ pub struct ViewFigures {
     /// groups.
     #[serde(rename = "combinations")]
     pub combination_count: u64,
+    /// When a client replaced the definition of the configuration; `None`: the configuration has
+    /// the definition.
+    pub replaced_ns: Option<u64>,
 }
 
 /// A topic that a view reads.

@@ -612,6 +612,13 @@ impl Client {
         number_of(py, self.handle.client().define_queue(DefineQueue::Drop { queue }))
     }
 
+    /// Makes the server replace the definition of a view with these settings, as JSON. Returns the
+    /// command.
+    fn define_view(&self, py: Python<'_>, settings: &str) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        number_of(py, self.handle.client().define_view(settings))
+    }
+
     /// Asks the server to archive, compress or remove a full journal file, or asks for the selected
     /// files. Returns the command.
     #[pyo3(signature = (action, age, size_max, dry_run, archive_directory=None))]

@@ -30,6 +30,9 @@ use crate::scan::effort_max;
 /// tenth of a millisecond.
 const MAPS: usize = 256;
 
+/// The parts of the groups of a view. A million groups have some thousand in each part.
+pub const PARTS: usize = MAPS;
+
 /// The definition of the groups of a view.
 #[derive(Clone, Debug)]
 pub struct GroupsConfig {
@@ -113,7 +116,7 @@ pub enum Written {
 }
 
 /// A change of a row, as a copy that waits.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RowChange {
     /// The row before the change, and then the row after it.
     bytes: Box<[u8]>,
@@ -126,6 +129,11 @@ impl GroupId {
     /// The key of the record of the group.
     pub fn key(self) -> Key {
         key_of_hash(self.0)
+    }
+
+    /// The group whose record has this key; `None`: it is the key of no group.
+    pub fn of_key(key: &[u8]) -> Option<Self> {
+        u128::from_str_radix(std::str::from_utf8(key).ok()?, 16).ok().map(GroupId)
     }
 
     fn map(self) -> usize {
@@ -195,6 +203,17 @@ impl GroupMaps {
     /// All groups, in no order.
     pub fn ids(&self) -> impl Iterator<Item = GroupId> {
         self.maps.iter().flat_map(|map| map.keys().copied())
+    }
+
+    /// The groups of one of the [`PARTS`] parts.
+    pub fn ids_of_part(&self, part: usize) -> impl Iterator<Item = GroupId> {
+        self.maps.get(part).into_iter().flat_map(|map| map.keys().copied())
+    }
+
+    /// Whether the group has a record, unless it cannot be written.
+    pub fn has_record(&self, projection: &Projection, id: GroupId) -> bool {
+        let group = self.maps[id.map()].get(&id);
+        group.is_some_and(|group| group.row_count > 0 || self.only_group(projection) == Some(id))
     }
 
     /// The rows of all groups.
@@ -431,6 +450,16 @@ impl Groups {
     /// All groups, in no order.
     pub fn ids(&self) -> impl Iterator<Item = GroupId> {
         self.maps.ids()
+    }
+
+    /// The groups of one of the [`PARTS`] parts, in no order.
+    pub fn ids_of_part(&self, part: usize) -> impl Iterator<Item = GroupId> {
+        self.maps.ids_of_part(part)
+    }
+
+    /// Whether the group has a record, unless it cannot be written.
+    pub fn has_record(&self, id: GroupId) -> bool {
+        self.maps.has_record(&self.config.projection, id)
     }
 
     /// The bytes of memory of all groups.

@@ -36,6 +36,7 @@ pub(super) const SOW_DELETE: u8 = 18;
 const REPLICATE: u8 = 19;
 const RELOAD: u8 = 20;
 const DISCONNECT: u8 = 21;
+const DEFINE_VIEW: u8 = 22;
 
 const FLAG_EXPIRATION: u8 = 1;
 const FLAG_HEADERS: u8 = 2;
@@ -127,6 +128,7 @@ fn decode_rare(frame: RawFrame<'_>) -> Result<Command<'_>, WireError> {
             Ok(Command::Reload { command })
         }
         DISCONNECT => decode_disconnect(frame.body),
+        DEFINE_VIEW => decode_define_view(frame.body),
         kind => Err(WireError::UnknownKind { kind }),
     }
 }
@@ -177,6 +179,10 @@ impl Encode for Command<'_> {
             Command::Maintain(maintain) => maintain.encode(out),
             Command::Inspect { command, subject } => encode_inspect(out, *command, subject),
             Command::DefineQueue { command, action } => encode_define_queue(out, *command, action),
+            Command::DefineView { command, settings } => put_frame(out, DEFINE_VIEW, |out| {
+                put_field(out, 1, &command.to_le_bytes());
+                put_field(out, 5, settings.as_bytes());
+            }),
             Command::SowDelete(delete) => delete.encode(out),
             Command::Replicate { command, destination, action } => put_frame(out, REPLICATE, |out| {
                 put_field(out, 1, &command.to_le_bytes());
@@ -485,6 +491,22 @@ fn decode_disconnect(body: &[u8]) -> Result<Command<'_>, WireError> {
     match connection {
         Some(connection) if command != 0 => Ok(Command::Disconnect { command, connection, block_ms }),
         _ => Err(fields.bad("command and connection")),
+    }
+}
+
+fn decode_define_view(body: &[u8]) -> Result<Command<'_>, WireError> {
+    let mut fields = Fields::new("define_view", body);
+    let (mut command, mut settings) = (0, None);
+    while let Some((tag, value)) = fields.next()? {
+        match tag {
+            1 => command = fields.u32(value, "command")?,
+            5 => settings = Some(fields.text(value, "settings")?),
+            tag => fields.unknown(tag)?,
+        }
+    }
+    match settings {
+        Some(settings) if command != 0 => Ok(Command::DefineView { command, settings }),
+        _ => Err(fields.bad("command and settings")),
     }
 }
 

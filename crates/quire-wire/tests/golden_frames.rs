@@ -355,6 +355,7 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
         ("reload", Command::Reload { command: 1 }),
         ("disconnect", Command::Disconnect { command: 1, connection: 7, block_ms: 0 }),
         ("disconnect.block", Command::Disconnect { command: 1, connection: 7, block_ms: 60_000 }),
+        ("define_view", Command::DefineView { command: 1, settings: "{\"name\":\"v\"}" }),
         (
             "define_queue.create",
             Command::DefineQueue { command: 1, action: DefineQueue::Create { settings: "{\"name\":\"q\"}" } },
@@ -591,6 +592,7 @@ fn client_name(frame: &Command<'_>) -> &'static str {
         Command::Maintain(_) => "maintain",
         Command::Inspect { .. } => "inspect",
         Command::DefineQueue { .. } => "define_queue",
+        Command::DefineView { .. } => "define_view",
         Command::SowDelete(_) => "sow_delete",
         Command::Replicate { .. } => "replicate",
         Command::Reload { .. } => "reload",

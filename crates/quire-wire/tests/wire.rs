@@ -236,6 +236,7 @@ proptest! {
         }
         client_round_trip(&Command::Stats { command, queue: filter.as_deref() });
         client_round_trip(&Command::Reload { command });
+        client_round_trip(&Command::DefineView { command, settings: &json });
         client_round_trip(&Command::Disconnect { command, connection: u64::from(command), block_ms: subscription });
         server_round_trip(&Reply::Stats { command, json: &json });
         if !topic.is_empty() {

@@ -42,7 +42,9 @@ app.command(
 )
 
 app.command("quire.cli._inspect:topic_app", name="topic", help="Show the topics of a server.")
-app.command("quire.cli._view:app", name="view", help="Show what a view reads and keeps.")
+app.command(
+    "quire.cli._view:app", name="view", help="Show what a view reads and keeps, and replace its definition."
+)
 app.command(
     "quire.cli._replication:app",
     name="replication",

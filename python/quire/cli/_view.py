@@ -1,7 +1,11 @@
-"""`quire view`: the sources and the state of a view (docs/views.md)."""
+"""`quire view`: the sources and the state of a view, and its definition (docs/views.md)."""
 
 from __future__ import annotations
 
+import re
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from cyclopts import App
@@ -9,9 +13,13 @@ from cyclopts import App
 import quire
 from quire.cli._app import Json, Url
 from quire.cli._connect import connect
-from quire.cli._output import print_json, print_table
+from quire.cli._output import print_json, print_table, say
+from quire.config._last_values import View, view_of
+from quire.config._locate import line_of, path_text, place_of
 
-app = App(name="view", help="Show what a view reads and keeps.", help_format="plaintext")
+app = App(
+    name="view", help="Show what a view reads and keeps, and replace its definition.", help_format="plaintext"
+)
 
 _SUM = ("the exact sum", "constant")
 _SQUARES = ("the exact sums of the values and of their squares", "constant")
@@ -41,6 +49,7 @@ def explain(name: str, *, url: Url = None, json: Json = False) -> int:
     A change of a topic removes and adds the combinations that have the record.
     `combinations` is their average number.
     A view of one topic has one combination for each record that its filter selects.
+    `defined_by` tells whether the definition is that of the configuration, or was replaced.
 
     For example:
       quire view explain exposure
@@ -64,11 +73,84 @@ def explain(name: str, *, url: Url = None, json: Json = False) -> int:
     return 0
 
 
+@app.command
+def replace(name: str, file: Path, *, url: Url = None, timeout: str = "1h", json: Json = False) -> int:
+    """Replace the definition of a view while the server runs.
+
+    The file has the keys of one [[view]], with or without the head of the table. It can be a whole configuration.
+    The server builds the new records next to the old ones. Then subscribers get the difference.
+    The definition survives a restart, until the [[view]] in the configuration of the server is edited.
+    Write it there, too: then both are the same.
+
+    For example:
+      quire view replace exposure exposure.toml
+      quire view replace exposure quire.toml --timeout 10m
+
+    Parameters
+    ----------
+    name
+        Name of the view.
+    file
+        TOML file with the definition.
+    timeout
+        Time to wait until the view has its new records. The server continues after it.
+    """
+    text, place, settings = _definition(name, file)
+    given = view_of({"message_type": "json", **settings, "name": name}, file, text, place)
+    options: Any = given.model_dump(exclude={"name"}, include={*settings})
+    with connect(url) as client:
+        try:
+            changed = client.define_view(name, timeout=timeout, **options)
+        except quire.ConfigError as error:
+            raise _in_file(error, file, text, place) from error
+    if json:
+        print_json(view=name, changed=changed)
+    else:
+        say(f"view {name} has the definition of {file}" if changed else f"view {name} had this definition")
+    return 0
+
+
+def _definition(name: str, file: Path) -> tuple[str, tuple[str | int, ...], dict[str, Any]]:
+    """The text of the file, the place of the definition in it, and its keys."""
+    text = file.read_text(encoding="utf-8")
+    try:
+        settings = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise quire.ConfigError(str(error), file=file) from None
+    views = settings.get("view")
+    if views is None:
+        if settings.get("name", name) != name:
+            raise quire.ConfigError(
+                f"{settings['name']!r} is not the view {name!r}",
+                key="name",
+                file=file,
+                line=line_of(text, ("name",)),
+            )
+        return text, (), settings
+    views = views if isinstance(views, list) else [views]
+    for number, view in enumerate(views):
+        if isinstance(view, dict) and view.get("name") == name:
+            return text, ("view", number), view
+    raise quire.ConfigError(f"the file has no [[view]] with the name {name!r}", key="view", file=file)
+
+
+def _in_file(
+    error: quire.ConfigError, file: Path, text: str, place: tuple[str | int, ...]
+) -> quire.ConfigError:
+    """A mistake that the server found, with its line."""
+    found = re.match(r"((\w+)(?:\[\d+\])?): (.*)", str(error), re.DOTALL)
+    if found is None or found[2] not in View.model_fields or found[2] == "name":
+        return error
+    own = (*place, *place_of(found[1]))
+    return quire.ConfigError(found[3], key=path_text(own), file=file, line=line_of(text, own))
+
+
 def _explained(name: str, values: dict[str, Any]) -> dict[str, Any]:
     view = values["view"]
     combinations = view["combinations"]
     return {
         "view": name,
+        "defined_by": _defined_by(view["replaced_ns"]),
         "projection": view["projection"],
         "grouping": values["key"],
         "filter": view["filter"],
@@ -104,6 +186,13 @@ def _explained(name: str, values: dict[str, Any]) -> dict[str, Any]:
             for kind in view["aggregates"]
         ],
     }
+
+
+def _defined_by(replaced_ns: int | None) -> str:
+    if replaced_ns is None:
+        return "the configuration"
+    time = datetime.fromtimestamp(replaced_ns // 1_000_000_000, UTC)
+    return f"define_view at {time:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _print(explained: dict[str, Any]) -> None:

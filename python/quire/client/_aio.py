@@ -21,7 +21,7 @@ from quire._filter import FilterArgument
 from quire._message import Message
 from quire._units import Duration
 from quire.client._base import ClientBase
-from quire.client._define import DropReport, QueueChanges, QueueSettings
+from quire.client._define import DropReport, QueueChanges, QueueSettings, ViewSettings
 from quire.client._driver import Driver
 from quire.client._loop import Loop
 from quire.client._options import DEFAULT_CLOSE_TIMEOUT, ClientOptions
@@ -508,6 +508,13 @@ class AsyncClient(ClientBase[AsyncSubscription]):
     async def drop_queue(self, name: str, *, timeout: Duration | None = None) -> DropReport:
         """Drops a queue that was created with `create_queue`. See `Client.drop_queue`."""
         return await self._drop_queue(name, timeout)
+
+    @suggests
+    async def define_view(
+        self, name: str, *, timeout: Duration | None = None, **settings: Unpack[ViewSettings]
+    ) -> bool:
+        """Replaces the definition of a view on the server while it runs. See `Client.define_view`."""
+        return await self._define_view(name, settings, timeout)
 
     @suggests
     async def server_info(self, *, timeout: Duration | None = None) -> ServerInfo:

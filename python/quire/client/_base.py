@@ -33,7 +33,15 @@ from quire._message import Message
 from quire._reasons import reason_of, reason_to_core
 from quire._topics import exact
 from quire._units import Duration, counted
-from quire.client._define import DropReport, QueueChanges, QueueSettings, changes_to_core, settings_to_core
+from quire.client._define import (
+    DropReport,
+    QueueChanges,
+    QueueSettings,
+    ViewSettings,
+    changes_to_core,
+    definition_to_core,
+    settings_to_core,
+)
 from quire.client._driver import Driver, Handler, Running
 from quire.client._failures import FailureLog
 from quire.client._handling import Handling, is_handling
@@ -668,6 +676,13 @@ class ClientBase(Generic[S]):
         core = await self._ready()
         told = await self._told(core, core.drop_queue(name), timeout, f"dropping queue {name!r}")
         return DropReport(told["queue"]["dropped"], tuple(told["queue"]["warnings"]))
+
+    async def _define_view(self, name: str, settings: ViewSettings, timeout: Duration | None) -> bool:
+        check_timeout(timeout)
+        text = definition_to_core(name, settings)
+        core = await self._ready()
+        told = await self._told(core, core.define_view(text), timeout, f"defining view {name!r}")
+        return bool(told["view"]["changed"])
 
     async def _told(self, core: _quire.Client, command: int, timeout: Duration | None, what: str) -> Any:
         """Waits for the answer to a command, and returns it."""

@@ -23,7 +23,7 @@ from quire._filter import FilterArgument
 from quire._message import Message, to_bytes
 from quire._units import Duration
 from quire.client._base import ClientBase
-from quire.client._define import DropReport, QueueChanges, QueueSettings
+from quire.client._define import DropReport, QueueChanges, QueueSettings, ViewSettings
 from quire.client._options import DEFAULT_CLOSE_TIMEOUT, ClientOptions
 from quire.client._publish import batch_to_core, check_not_empty, message_to_core
 from quire.client._query import Query
@@ -800,6 +800,23 @@ class Client(ClientBase[Subscription]):
         configuration.
         """
         return finish(self._drop_queue(name, timeout))
+
+    @suggests
+    def define_view(
+        self, name: str, *, timeout: Duration | None = None, **settings: Unpack[ViewSettings]
+    ) -> bool:
+        """Replaces the definition of a view while the server runs. Returns when the view has its new records.
+
+        - `name`: of the view, which exists
+        - `timeout`: how long to wait for the answer; left out, `command_timeout`. The server continues after it
+        - `settings`: the keys of `[[view]]`, as `projection=["/g", "SUM(/v) AS /sum"]`. A key that is left out has its
+          default, and does not keep its value. Only `message_type` stays that of the view
+
+        Subscribers receive the difference between the old records and the new ones (docs/views.md section 8). The
+        definition is on stable storage. Returns `False` when the view had this definition. Raises `ConfigError` that names
+        the key of a mistake. The view then keeps its definition.
+        """
+        return finish(self._define_view(name, settings, timeout))
 
     @suggests
     def server_info(self, *, timeout: Duration | None = None) -> ServerInfo:

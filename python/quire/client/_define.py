@@ -1,14 +1,15 @@
-"""Queues that are created, altered and dropped at run time: the settings, and the answers of the
-server (docs/queues.md section 14)."""
+"""Queues that are created, altered and dropped at run time (docs/queues.md section 14), and views
+that get other definitions (docs/views.md section 8): the settings, and the answers of the server."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Required, TypedDict
 
 from quire._arguments import check_type
+from quire._filter import MessageType
 from quire._units import Duration
 
 
@@ -59,6 +60,22 @@ class QueueChanges(TypedDict, total=False):
     record_leases: bool | None
 
 
+class ViewSettings(TypedDict, total=False):
+    """The keys of `[[view]]` without `name` (docs/views.md section 1)."""
+
+    #: Left out, that of the view. Another one is refused.
+    message_type: MessageType
+    underlying_topic: str | None
+    join: str | Sequence[str]
+    projection: Required[str | Sequence[str]]
+    grouping: str | Sequence[str]
+    filter: str | None
+    hash_index: Sequence[str | Sequence[str]]
+    index: str | Sequence[str]
+    key_domain: str | None
+    inline_conflation: bool
+
+
 @dataclass(frozen=True)
 class DropReport:
     """A queue that was dropped."""
@@ -105,3 +122,15 @@ def changes_to_core(name: str, changes: QueueChanges) -> str:
     return json.dumps(
         {**of_the_server, **{name: core[name] for key, name in names.items() if key not in of_the_server}}
     )
+
+
+def definition_to_core(name: str, settings: ViewSettings) -> str:
+    """Returns the definition as the server reads it: JSON. Raises `ConfigError` that names the key."""
+    from quire.config._last_values import view_of
+
+    check_type(name, str, "name")
+    given: dict[str, Any] = {**settings, "name": name}
+    core = view_of({"message_type": "json", **given}).to_core()
+    if "message_type" not in given:
+        core["message_type"] = ""
+    return json.dumps(core)

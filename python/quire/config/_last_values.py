@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, TypeAdapter, field_validator, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from quire._filter import MessageType
+from quire.config._mistakes import refused
 from quire.config._model import Model, Texts
 from quire.config._values import (
     Duration,
@@ -188,6 +190,17 @@ class View(Model):
     def to_core(self) -> dict[str, Any]:
         """Returns the form that the core reads."""
         return self.model_dump() | {"underlying_topic": self.underlying_topic or ""}
+
+
+def view_of(
+    settings: Mapping[str, Any], file: Path | None = None, text: str = "", place: tuple[str | int, ...] = ()
+) -> View:
+    """The definition of one view. Raises `ConfigError` that names the key. `place`: of the table in
+    the text."""
+    try:
+        return View(**settings)
+    except ValidationError as error:
+        raise refused(error, View, file, text, place) from error
 
 
 class ConflatedTopic(Model):

@@ -47,15 +47,20 @@ _ENTRIES: Final = {"too_short": "at least {min_length}", "too_long": "at most {m
 
 
 def refused(
-    error: ValidationError, model: type[BaseModel], file: Path | None = None, text: str = ""
+    error: ValidationError,
+    model: type[BaseModel],
+    file: Path | None = None,
+    text: str = "",
+    place: Place = (),
 ) -> ConfigError:
-    """Returns every mistake that the model found, in the order of the text when there is one."""
+    """Returns every mistake that the model found, in the order of the text when there is one.
+    `place`: of the model in the text."""
     return together(
         ConfigError(
             _reason(mistake, model),
-            key=path_text(mistake["loc"]) or "configuration",
+            key=path_text((*place, *mistake["loc"])) or "configuration",
             file=file,
-            line=line_of(text, mistake["loc"]),
+            line=line_of(text, (*place, *mistake["loc"])),
         )
         for mistake in _separate(error)
     )

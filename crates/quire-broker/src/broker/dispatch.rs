@@ -8,6 +8,7 @@ use super::{Broker, figures};
 use crate::admin::{AdminCommand, AdminReply, Requester};
 use crate::codec::{Codec, CodecError};
 use crate::config::queues::{QueueChanges, QueueSettings};
+use crate::config::views::ViewSettings;
 use crate::context::Shutdown;
 use crate::entitlement::{Denied, Grant, Resource};
 use crate::events::ClientEvent;
@@ -180,14 +181,10 @@ impl Broker {
                 self.administer(self.cx.requester(id, *command), (*subject).into());
             }
             (_, Command::DefineQueue { command, action }) => {
-                let by = self.cx.requester(id, *command);
-                match define_queue(action) {
-                    Ok(define) => match self.cx.admit_define(id, &define) {
-                        Ok(()) => self.administer(by, define),
-                        Err(denied) => self.cx.reply(&by, denied.refused().into()),
-                    },
-                    Err(reason) => self.cx.reply(&by, AdminReply::refused(Code::BadOption, reason)),
-                }
+                self.define(id, *command, define_queue(action));
+            }
+            (_, Command::DefineView { command, settings }) => {
+                self.define(id, *command, define_view(settings));
             }
             (_, Command::Replicate { command, destination, action }) => {
                 let (destination, action) = ((*destination).to_owned(), *action);
@@ -206,6 +203,18 @@ impl Broker {
             }
         }
         self.cx.end_of_command(id);
+    }
+
+    /// Carries out a command about a queue or a view, if it was understood and its user may run it.
+    fn define(&mut self, id: SessionId, command: u32, define: Result<AdminCommand, String>) {
+        let by = self.cx.requester(id, command);
+        match define {
+            Ok(define) => match self.cx.admit_define(id, &define) {
+                Ok(()) => self.administer(by, define),
+                Err(denied) => self.cx.reply(&by, denied.refused().into()),
+            },
+            Err(reason) => self.cx.reply(&by, AdminReply::refused(Code::BadOption, reason)),
+        }
     }
 
     /// The driver reads the configuration. Without entitlements, only an administrator may ask for
@@ -300,6 +309,7 @@ impl Broker {
             Command::Stats { command, .. }
             | Command::Inspect { command, .. }
             | Command::DefineQueue { command, .. }
+            | Command::DefineView { command, .. }
             | Command::Replicate { command, .. }
             | Command::Disconnect { command, .. }
             | Command::Reload { command } => (*command, 0),
@@ -341,6 +351,9 @@ impl Broker {
             }
             AdminCommand::DropQueue(name) => {
                 return self.queues.define(&mut self.cx, by, Define::Drop(name));
+            }
+            AdminCommand::DefineView(settings) => {
+                return self.tables.define_view(&mut self.cx, by, settings);
             }
             AdminCommand::QueueStats(None) => {
                 let mut figures = self.queues.stats(&self.cx);
@@ -572,6 +585,17 @@ fn define_queue(action: &DefineQueue<'_>) -> Result<AdminCommand, String> {
     }
 }
 
+/// As [`define_queue`], for a view.
+///
+/// # Errors
+/// Its settings are too long, or cannot be read.
+fn define_view(settings: &str) -> Result<AdminCommand, String> {
+    check_size(settings)
+        .and_then(|()| ViewSettings::from_json(settings))
+        .map(|settings| AdminCommand::DefineView(Box::new(settings)))
+        .map_err(|error| error.to_string())
+}
+
 /// Whether a client that only looks at the server and administers it may send the command while
 /// other clients are not let in.
 fn may_observe(command: &Command<'_>) -> bool {
@@ -596,6 +620,7 @@ fn may_observe(command: &Command<'_>) -> bool {
         | Command::Extend(_)
         | Command::Query(_)
         | Command::DefineQueue { .. }
+        | Command::DefineView { .. }
         | Command::SowDelete(_) => false,
     }
 }

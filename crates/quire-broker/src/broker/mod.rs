@@ -61,7 +61,7 @@ use crate::send::Sent;
 use crate::session::{Phase, Session, SessionId, Stall};
 use crate::sessions::ADMINISTRATORS_MAX;
 use crate::stream::PublishStream;
-use crate::tables::{SnapshotParts, SnapshotSteps, TURN_SIZE_MAX, Tables};
+use crate::tables::{ReplacedViews, SnapshotParts, SnapshotSteps, TURN_SIZE_MAX, Tables};
 use crate::tail::{LogConsumer, Tail};
 use crate::topic::TopicTable;
 use intake::{InHand, Intake};
@@ -108,8 +108,9 @@ impl Broker {
         on_progress: &mut dyn FnMut(RecoveryProgress),
     ) -> Result<Broker, OpenError> {
         config.check()?;
+        let (replaced, compiled) = ReplacedViews::load(&config, &journal)?;
         let Compiled { rules, queues: definitions, tables, links, entitlements, user_limits, watches } =
-            config.compile()?;
+            compiled;
         let mut warnings = config.warnings(&rules, &definitions);
         let found = QueueService::load_created(&config, definitions, &rules, &journal)?;
         warnings.extend(found.replaced.iter().map(|name| {
@@ -146,7 +147,7 @@ impl Broker {
             maintenance: MaintenanceService::new(&mut cx),
             searches: Searches::default(),
             stream: PublishStream::new(&cx),
-            tables: Tables::new(tables, &cx.log.journal, &cx.messages.unreadable)
+            tables: Tables::new(tables, replaced, &cx.log.journal, &cx.messages.unreadable)
                 .map_err(|error| ConfigError::new("sow_topics", error.to_string()))?,
             links: Links::new(links, &mut cx),
             in_hand: InHand::default(),
@@ -155,6 +156,7 @@ impl Broker {
         broker.queues.recover(&mut broker.cx, on_progress)?;
         broker.tables.recover(&mut broker.cx, run_steps, on_progress)?;
         broker.tables.compute_all(&mut broker.cx);
+        broker.tables.note_unused(&mut broker.cx)?;
         Ok(broker)
     }
 

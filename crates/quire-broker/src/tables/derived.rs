@@ -6,9 +6,12 @@
 //! views ([`Tables::next_update`]). An update changes the table of the view as a publish does. So
 //! the views of a view get their changes in the same way.
 //!
+//! A new definition of a view is built next to the old one, and then takes its place (`build.rs`).
+//!
 //! A change of a topic that is joined with others can touch many records. It is worked off in
 //! portions (`joined.rs`), and the changes after it wait until it is done.
 
+mod build;
 mod figures;
 mod joined;
 mod waiting;
@@ -29,6 +32,8 @@ use crate::config::tables::TableDefinition;
 use crate::context::Context;
 use crate::subscription::UNRECORDED_BEGIN;
 use crate::topic::TableId;
+use build::Build;
+pub(super) use build::Progress;
 pub(super) use joined::Records;
 use waiting::Waiting;
 
@@ -46,12 +51,16 @@ pub(super) struct Derived {
     updates: VecDeque<Update>,
     /// With conflation: groups have changed, and their updates are not made yet.
     has_touched: bool,
+    /// The new definition of a view that is being built.
+    build: Option<Box<Build>>,
 }
 
 /// A change on its way to the views of its topic.
 struct Current {
     source: TableId,
     change: RowChange,
+    /// As of [`Waiting::newest`].
+    number: u64,
     /// The number of views that have it.
     view_count: usize,
 }
@@ -107,7 +116,6 @@ impl Derived {
                 all[source.0 as usize].views.push(views.len());
                 waiting.follow(*source, &records);
             }
-            all[id].has_file = sources.iter().all(|source| all[source.0 as usize].has_file);
             views.push(View {
                 table,
                 sources,
@@ -119,7 +127,25 @@ impl Derived {
                 unwritten_count: 0,
             });
         }
-        Derived { views, waiting, ..Derived::default() }
+        let derived = Derived { views, waiting, ..Derived::default() };
+        derived.find_files(all);
+        derived
+    }
+
+    /// A view has a file when all of its sources have one.
+    fn find_files(&self, all: &mut [TableState]) {
+        // A new definition can read a view with a later place.
+        loop {
+            let mut is_changed = false;
+            for view in &self.views {
+                let has_file = view.sources.iter().all(|source| all[source.0 as usize].has_file);
+                let before = std::mem::replace(&mut all[view.table.0 as usize].has_file, has_file);
+                is_changed |= before != has_file;
+            }
+            if !is_changed {
+                return;
+            }
+        }
     }
 
     fn view(&self, id: TableId) -> Option<&View> {
@@ -242,25 +268,39 @@ impl Tables {
     /// Whether changes wait for views, or changed groups for their updates.
     pub(crate) fn has_waiting_changes(&self) -> bool {
         let Derived { waiting, current, has_touched, .. } = &self.derived;
-        current.is_some() || !waiting.is_empty() || *has_touched
+        current.is_some() || !waiting.is_empty() || *has_touched || self.derived.is_replacing()
     }
 
     /// The bytes of the changes that wait for views and aggregated subscriptions.
     pub(crate) fn waiting_changes_size(&self) -> usize {
-        self.derived.waiting.size() + self.pending_changes_size()
+        self.derived.waiting.size() + self.derived.followed_size() + self.pending_changes_size()
     }
 
-    /// Passes the oldest waiting change to the views of its topic, or continues with it. Then
-    /// publish the updates. Returns the weight of the work; `None`: no change waits.
+    /// Passes the oldest waiting change to the views of its topic, or continues with it, and
+    /// continues to build a new definition. Then publish the updates. Returns the weight of the
+    /// work; `None`: there was none.
     pub(crate) fn derive_next(&mut self, cx: &mut Context) -> Option<usize> {
+        if let Some(weight) = self.replace_next(cx) {
+            return Some(weight);
+        }
+        let built = self.build_next(cx);
+        let taken = self.take_next(cx);
+        (built.is_some() || taken.is_some()).then(|| built.unwrap_or_default() + taken.unwrap_or_default())
+    }
+
+    fn take_next(&mut self, cx: &mut Context) -> Option<usize> {
         let Tables { all, derived, arena, .. } = self;
         let current = derived.current.take();
         let mut current = current.or_else(|| derived.waiting.pop())?;
-        let Current { source, change, view_count } = &mut current;
+        let Current { source, change, number: change_number, view_count } = &mut current;
         let mut weight = 1;
         let numbers = &all[source.0 as usize].views;
         while let Some(&number) = numbers.get(*view_count) {
-            let view = &mut derived.views[number];
+            let Some(view) = derived.views.get_mut(number) else {
+                derived.build.iter_mut().for_each(|build| build.take(*source, change, *change_number));
+                *view_count += 1;
+                continue;
+            };
             if !view.is_ready {
                 *view_count += 1;
                 continue;
@@ -317,7 +357,8 @@ impl Tables {
     pub(super) fn derive_restored(&mut self, id: TableId, new: Option<&Row<'_>>, at: Timestamp) {
         let Tables { all, derived, .. } = self;
         let state = &all[id.0 as usize];
-        if !state.views.iter().any(|number| derived.views[*number].is_ready) {
+        let is_ready = |number: &usize| derived.views.get(*number).is_some_and(|view| view.is_ready);
+        if !state.views.iter().any(is_ready) {
             return;
         }
         let (topic, old) = (&*state.definition, state.table.previous());

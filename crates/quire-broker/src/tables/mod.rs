@@ -48,6 +48,7 @@ mod past_view;
 mod plan;
 mod prepare;
 mod recover;
+mod redefine;
 mod replace;
 mod scan;
 mod snapshot_file;
@@ -98,6 +99,8 @@ use late::NewSequences;
 use look_ahead::LookAhead;
 use plan::RecordsPlan;
 pub(crate) use prepare::{Arriving, Prepared};
+use redefine::Redefining;
+pub(crate) use redefine::ReplacedViews;
 pub(crate) use replace::{FormerView, PENDING_CHANGES_MAX};
 use scan::{Scan, Scanning};
 pub use snapshot_file::{MakePart, SnapshotPart, SnapshotParts, SnapshotSteps};
@@ -147,6 +150,7 @@ pub(crate) struct Tables {
     expired_at: Option<Instant>,
     unrecorded_count: u64,
     derived: Derived,
+    redefining: Redefining,
     conflated: Conflated,
     computations: Computations,
     /// Of last-value topics with replication.
@@ -252,6 +256,7 @@ impl Keyed<'_> {
 impl Tables {
     pub(crate) fn new(
         definitions: Vec<TableDefinition>,
+        replaced: ReplacedViews,
         journal: &Journal,
         unreadable: &UnreadableLog,
     ) -> Result<Self, TableConfigError> {
@@ -270,6 +275,7 @@ impl Tables {
         Ok(Tables {
             snapshots: Snapshots::new(journal, &all, &derived),
             derived,
+            redefining: Redefining::new(replaced),
             conflated: Conflated::new(&mut all),
             computations: Computations::default(),
             new_sequences: NewSequences::default(),

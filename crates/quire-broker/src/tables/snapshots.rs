@@ -53,7 +53,7 @@ const NAMES_VERSION: u32 = 1;
 pub(super) struct Snapshots {
     files: Sidecars,
     /// The topics whose snapshots are of one instant: a topic, its views, and the topics that these
-    /// join. Each after its sources.
+    /// join. At a start, each after its sources.
     together: Vec<Vec<TableId>>,
     current: Option<Current>,
     /// The snapshot that begins when no change waits for the views.
@@ -132,6 +132,16 @@ impl Snapshots {
     pub fn is_settling(&self) -> bool {
         self.settling.is_some()
     }
+
+    /// Whether a snapshot is in progress, or will begin soon.
+    pub fn is_busy(&self) -> bool {
+        self.current.is_some() || self.settling.is_some()
+    }
+
+    /// A view reads other topics. No snapshot is in progress.
+    pub fn find_together(&mut self, all: &[TableState], derived: &Derived) {
+        self.together = together(all, derived);
+    }
 }
 
 /// The topics with files whose snapshots are of one instant.
@@ -140,11 +150,15 @@ fn together(all: &[TableState], derived: &Derived) -> Vec<Vec<TableId>> {
     let with_files = (0..).map(TableId).zip(all).filter(|(_, state)| state.has_file);
     for (id, _) in with_files {
         let sources = derived.sources_of(id);
-        let reads = |unit: &Vec<TableId>| unit.iter().any(|topic| sources.contains(topic));
+        // A new definition can read a view with a later place.
+        let reads = |unit: &Vec<TableId>| {
+            let reads = |topic| sources.contains(topic) || derived.sources_of(*topic).contains(&id);
+            unit.iter().any(reads)
+        };
         let (read, mut others): (Vec<_>, Vec<_>) = units.into_iter().partition(reads);
         let mut unit = read.concat();
         unit.push(id);
-        // Each topic has its place after its sources.
+        // At a start, each topic has its place after its sources.
         unit.sort_unstable();
         others.push(unit);
         units = others;
@@ -182,6 +196,8 @@ impl Tables {
         if self.snapshots.current.is_none() {
             self.look(cx);
         }
+        // A new definition of a view may wait until no snapshot is in progress.
+        cx.clock.wants_turn |= self.snapshots.current.is_none() && self.must_build();
         let Some(mut current) = self.snapshots.current.take() else { return };
         current.step = match current.step {
             Step::Writing(writing) => match self.continue_snapshot(cx, current.unit, writing) {
@@ -493,6 +509,7 @@ impl Tables {
     /// # Errors
     /// The error of the journal. Acknowledged messages are safe.
     pub(crate) fn close(&mut self, cx: &mut Context) -> Result<(), JournalError> {
+        self.write_uncertain_views()?;
         let units: Vec<_> = self.units().collect();
         if units.is_empty() {
             return Ok(());
@@ -503,6 +520,7 @@ impl Tables {
             return Ok(());
         }
         self.snapshots.current = None;
+        self.end_unfinished_build(cx);
         self.derive_all(cx);
         let together = number_of(cx.clock.now.wall);
         for (unit, _) in units.into_iter().filter(|(_, old)| *old != position) {

@@ -233,6 +233,21 @@ impl Tables {
         records.tables.iter().filter_map(select_of).collect()
     }
 
+    /// A view has other key fields: the select lists of its delta subscriptions get them.
+    pub(super) fn show_keys(&mut self, cx: &Context, table: TableId) {
+        let definition = &*self.all[table.0 as usize].definition;
+        let (name, key_fields) = (&definition.name, &definition.key_fields);
+        let followers = self.subscriptions.iter().filter(|(_, following)| following.tables.contains(&table));
+        for (id, _) in followers {
+            let delta = self.views.get_mut(*id).and_then(|view| view.delta.as_mut());
+            let subscription = cx.clients.subscriptions.get(*id);
+            let select = subscription.and_then(|it| it.wanted.select.as_ref()?.of_topic(name));
+            if let (Some(delta), Some(select)) = (delta, select) {
+                delta.set_select(table, select.with_fields(key_fields));
+            }
+        }
+    }
+
     /// A subscription follows its topics. With `sow`, it first receives its records, or the
     /// difference to the former view. The instant of the result is this call.
     pub(crate) fn begin(

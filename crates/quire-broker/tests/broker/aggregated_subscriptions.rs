@@ -17,7 +17,7 @@ use crate::pair::*;
 use crate::slices::with_stopwatch;
 
 /// Texts, as a command has them.
-fn packed(texts: &[&str]) -> Vec<u8> {
+pub fn packed(texts: &[&str]) -> Vec<u8> {
     let mut bytes = Vec::new();
     texts.iter().for_each(|text| put_text(&mut bytes, text));
     bytes

@@ -106,6 +106,7 @@ fn kind(command: &Command<'_>) -> &'static str {
         Command::DefineQueue { action: DefineQueue::Create { .. }, .. } => "create queue",
         Command::DefineQueue { action: DefineQueue::Alter { .. }, .. } => "alter queue",
         Command::DefineQueue { action: DefineQueue::Drop { .. }, .. } => "drop queue",
+        Command::DefineView { .. } => "define view",
         Command::SowDelete(_) => "sow_delete",
         Command::Replicate { .. } => "replicate",
         Command::Reload { .. } => "reload",
@@ -113,7 +114,7 @@ fn kind(command: &Command<'_>) -> &'static str {
     }
 }
 
-const KINDS: [&str; 30] = [
+const KINDS: [&str; 31] = [
     "logon",
     "publish",
     "publish_batch",
@@ -140,6 +141,7 @@ const KINDS: [&str; 30] = [
     "create queue",
     "alter queue",
     "drop queue",
+    "define view",
     "sow_delete",
     "replicate",
     "reload",
@@ -262,6 +264,11 @@ fn for_each_administrative_line(
     each(&Command::DefineQueue { command, action }, &needed);
     let action = DefineQueue::Drop { queue: "jobs" };
     each(&Command::DefineQueue { command, action }, &[(admin, "jobs")]);
+    let settings = r#"{"name":"sums","join":["[orders].[/id] = [accounts].[/id]"]}"#;
+    let (read, query) = (Right::Read, Right::Query);
+    let sources = [(read, "orders"), (query, "orders"), (read, "accounts"), (query, "accounts")];
+    let needed = [&[(admin, "sums")], &sources[..]].concat();
+    each(&Command::DefineView { command, settings }, &needed);
 }
 
 /// Everything that the client was told about a command.

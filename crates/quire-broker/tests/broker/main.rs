@@ -89,5 +89,6 @@ mod subscribe_options;
 mod subscribing;
 mod user_limits;
 mod view_joins;
+mod view_redefining;
 mod view_restarts;
 mod views;

@@ -12,7 +12,7 @@ use crate::last_value_pair::*;
 use crate::last_value_restarts::{crash, restart};
 use crate::pair::*;
 
-fn view(name: &str, source: &str, projection: &[&str], grouping: &[&str]) -> ViewSettings {
+pub fn view(name: &str, source: &str, projection: &[&str], grouping: &[&str]) -> ViewSettings {
     let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
     ViewSettings {
         name: name.into(),

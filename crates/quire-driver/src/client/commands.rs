@@ -61,6 +61,15 @@ impl Client {
         self.command(|core| core.define_queue(action))
     }
 
+    /// Has the server replace the definition of a view. Take the answer with
+    /// [`take_json_replies`](Self::take_json_replies) when the command is answered.
+    ///
+    /// # Errors
+    /// See [`quire_client::ClientCore::define_view`].
+    pub fn define_view(&self, settings: &str) -> Result<CommandId, Failure> {
+        self.command(|core| core.define_view(settings))
+    }
+
     /// Downgrades, upgrades, pauses or resumes the link of the server to a destination. Take the
     /// answer with [`take_json_replies`](Self::take_json_replies) when the command is answered.
     ///

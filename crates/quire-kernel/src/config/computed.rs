@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use quire_expression::filter::FilterOptions;
+use quire_expression::message_type::MessageType;
 use quire_expression::topic::TopicSelector;
 
 use crate::ConfigError;
@@ -122,7 +123,7 @@ pub fn compile(
             Some(source) if source.pattern.is_none() => Source::Found(source.message_type),
             // The mistake of a source that is computed is reported there.
             None if all.iter().any(|other| other.name() == name) => Source::Mistaken,
-            found => Source::Refused(known.refusal_of(topic, name, found.is_some())),
+            found => Source::Refused(refusal_of(topic, name, found.is_some(), known.has_queue(name))),
         };
         let made = match topic.settings {
             Settings::View(view) => view.compile(&find, options, &error, &mut errors),
@@ -142,6 +143,41 @@ pub fn compile(
         compiled.extend(made);
     }
     errors.none_or(compiled)
+}
+
+/// Another topic, as a new definition of a view sees it.
+pub enum Other {
+    /// Its messages have this type.
+    LastValues(MessageType),
+    /// It is the name of settings for the topics of a pattern.
+    Pattern,
+    Queue,
+    /// It keeps no last values.
+    None,
+}
+
+/// Checks a new definition of a view that exists. `find` describes the other topics. Whether the
+/// view would read itself is not checked.
+///
+/// # Errors
+/// [`ConfigErrors`] with every bad key.
+pub fn redefine(
+    settings: &ViewSettings,
+    find: &dyn Fn(&str) -> Other,
+    options: &FilterOptions,
+) -> Result<TableDefinition, ConfigErrors> {
+    let mut errors = ConfigErrors::default();
+    let topic = Computed { number: 0, settings: Settings::View(settings) };
+    let error = |key: &str, reason: String| ConfigError::new(key, reason);
+    let find = |name: &str| match find(name) {
+        Other::LastValues(message_type) => Source::Found(message_type),
+        Other::Pattern => Source::Refused(refusal_of(topic, name, true, false)),
+        Other::Queue => Source::Refused(refusal_of(topic, name, false, true)),
+        Other::None => Source::Refused(refusal_of(topic, name, false, false)),
+    };
+    let made = settings.compile(&find, options, &error, &mut errors);
+    let made = errors.none_or(made)?;
+    made.ok_or_else(|| ConfigError::new("projection", "it cannot be compiled").into())
 }
 
 /// The places of the topics, sources first. A topic that reads itself is a mistake, and neither it
@@ -196,42 +232,21 @@ fn path_to_itself(index: usize, sources: &[Vec<usize>]) -> Option<Vec<usize>> {
 }
 
 impl Known<'_> {
+    fn has_queue(&self, name: &str) -> bool {
+        self.queues.iter().any(|queue| *queue.name == *name)
+    }
+
     fn other_with_name(&self, topic: Computed<'_>, before: &[Computed<'_>]) -> Option<String> {
         let name = topic.name();
         if self.tables.iter().any(|table| *table.name == *name) {
             return Some("a last-value topic".to_owned());
         }
-        if self.queues.iter().any(|queue| *queue.name == *name) {
+        if self.has_queue(name) {
             return Some("a queue".to_owned());
         }
         let other = before.iter().find(|other| other.name() == name)?;
         let article = if other.kind() == topic.kind() { "another" } else { "a" };
         Some(format!("{article} {}", other.kind()))
-    }
-
-    /// Why a topic cannot be the source of a computed topic.
-    fn refusal_of(&self, topic: Computed<'_>, source: &str, has_pattern: bool) -> String {
-        let kind = topic.kind();
-        if source.is_empty() {
-            format!("name the last-value topic, the view or the conflated topic that the {kind} reads")
-        } else if has_pattern {
-            format!(
-                "the sow_topic {source:?} has a pattern, and a {kind} of its topics is not in this version"
-            )
-        } else if self.queues.iter().any(|queue| *queue.name == *source) {
-            match topic.settings {
-                Settings::View(_) => {
-                    format!("{source:?} is a queue, and views of queues are not in this version")
-                }
-                Settings::Conflated(_) => {
-                    format!("{source:?} is a queue: it delivers each message once, so there is no newest one")
-                }
-            }
-        } else {
-            format!(
-                "{source:?} keeps no last values: no sow_topic, no view and no conflated_topic has this name"
-            )
-        }
     }
 
     /// Refuses queues whose messages would go to a computed topic, or come from it.
@@ -254,5 +269,26 @@ impl Known<'_> {
                 break;
             }
         }
+    }
+}
+
+/// Why a topic cannot be the source of a computed topic.
+fn refusal_of(topic: Computed<'_>, source: &str, has_pattern: bool, is_queue: bool) -> String {
+    let kind = topic.kind();
+    if source.is_empty() {
+        format!("name the last-value topic, the view or the conflated topic that the {kind} reads")
+    } else if has_pattern {
+        format!("the sow_topic {source:?} has a pattern, and a {kind} of its topics is not in this version")
+    } else if is_queue {
+        match topic.settings {
+            Settings::View(_) => {
+                format!("{source:?} is a queue, and views of queues are not in this version")
+            }
+            Settings::Conflated(_) => {
+                format!("{source:?} is a queue: it delivers each message once, so there is no newest one")
+            }
+        }
+    } else {
+        format!("{source:?} keeps no last values: no sow_topic, no view and no conflated_topic has this name")
     }
 }

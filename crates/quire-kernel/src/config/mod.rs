@@ -715,15 +715,22 @@ impl BrokerConfig {
 /// Refuses select lists of entries that hide the key of a last-value topic.
 fn check_selects(entitlements: Option<&Entitlements>, tables: &[TableDefinition], errors: &mut ConfigErrors) {
     for table in tables {
-        let selects = entitlements.into_iter().flat_map(|entitlements| entitlements.selects_of(&table.name));
-        for (number, select) in selects {
-            let hides = |select: Select| table.key_fields.iter().any(|field| select.hides(field));
-            if Select::granted([select]).is_ok_and(hides) {
-                let reason = format!("it hides a field of the key of the last-value topic {:?}", table.name);
-                errors.push(ConfigError::new(format!("entitlements[{}].select", number - 1), reason));
-            }
+        for number in hiding(entitlements, table) {
+            let reason = format!("it hides a field of the key of the last-value topic {:?}", table.name);
+            errors.push(ConfigError::new(format!("entitlements[{}].select", number - 1), reason));
         }
     }
+}
+
+/// The numbers of the entitlements whose `select` hides a field of the key of a last-value topic.
+pub fn hiding<'a>(
+    entitlements: Option<&'a Entitlements>,
+    table: &'a TableDefinition,
+) -> impl Iterator<Item = usize> + 'a {
+    let selects = entitlements.into_iter().flat_map(|entitlements| entitlements.selects_of(&table.name));
+    let hides = |select: Select| table.key_fields.iter().any(|field| select.hides(field));
+    let hiding = selects.filter(move |(_, select)| Select::granted([*select]).is_ok_and(hides));
+    hiding.map(|(number, _)| number)
 }
 
 impl ReplicationConfig {

@@ -10,7 +10,7 @@ use quire_expression::message_type::MessageType;
 use quire_expression::topic::{TopicSelector, check_published};
 use quire_journal::Memory;
 use quire_table::{GroupsConfig, INDEXES_MAX, IndexLimits, JoinConfig, KeyRule, Table, TableConfig};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ConfigError;
 use crate::config::ConfigErrors;
@@ -18,7 +18,7 @@ use crate::config::joins::{JoinPlan, Mistake, Source, topics_of};
 use crate::config::tables::{TableDefinition, TableDurability, TableExpiration, key_of};
 
 /// One view.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ViewSettings {
     /// The topic of the view.
@@ -86,8 +86,16 @@ fn group_index(projection: &Projection) -> Option<Vec<String>> {
 }
 
 impl ViewSettings {
+    /// Reads the settings from a JSON object with the keys of this type.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for text that is not such an object. It names the key when the key is known.
+    pub fn from_json(text: &str) -> Result<Self, ConfigError> {
+        serde_json::from_str(text).map_err(|error| ConfigError::of_json(&error))
+    }
+
     /// The topics that the view reads.
-    pub(super) fn sources(&self) -> Vec<String> {
+    pub fn sources(&self) -> Vec<String> {
         if self.join.is_empty() { vec![self.underlying_topic.clone()] } else { topics_of(&self.join) }
     }
 

@@ -172,6 +172,16 @@ impl Joins {
         self.maps.ids()
     }
 
+    /// As [`Groups::ids_of_part`](crate::Groups::ids_of_part).
+    pub fn ids_of_part(&self, part: usize) -> impl Iterator<Item = GroupId> {
+        self.maps.ids_of_part(part)
+    }
+
+    /// As [`Groups::has_record`](crate::Groups::has_record).
+    pub fn has_record(&self, id: GroupId) -> bool {
+        self.maps.has_record(&self.config.projection, id)
+    }
+
     /// What is kept of each topic.
     pub fn source_figures(&self) -> impl Iterator<Item = SourceFigures> {
         let figures =
@@ -250,6 +260,11 @@ impl Joins {
     /// The next group that changed and whose record was not written since.
     pub fn pop_touched(&mut self) -> Option<GroupId> {
         self.touched.pop_front()
+    }
+
+    /// All groups are written in another way.
+    pub fn clear_touched(&mut self) {
+        self.touched.clear();
     }
 
     /// Whether there is such a group.

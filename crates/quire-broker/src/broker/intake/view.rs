@@ -15,6 +15,7 @@ impl Intake<'_> {
     /// to their views and aggregated subscriptions, and publishes the updates, all within the time
     /// of a turn.
     pub(crate) fn serve_views(&mut self) {
+        self.tables.redefine(self.cx);
         if !self.has_work() {
             return;
         }
@@ -32,6 +33,7 @@ impl Intake<'_> {
         }
         self.tables.derive_touched(self.cx);
         self.publish_updates();
+        self.tables.redefine(self.cx);
         self.cx.clock.wants_turn |= self.has_work();
     }
 
@@ -39,6 +41,7 @@ impl Intake<'_> {
         self.tables.has_waiting_changes()
             || self.tables.has_pending_changes()
             || self.tables.must_copy(self.cx)
+            || self.tables.must_build()
     }
 
     /// Copies one record, and passes one change to an aggregated subscription and one to views, so

@@ -25,7 +25,8 @@ impl Tables {
         }
         figures.waiting_count = Some(lag.count);
         figures.behind_ns = Some(lag.behind_ns);
-        let known = self.kept_by(view, definition);
+        let replaced_ns = self.redefining.replaced_ns(&definition.settings.name);
+        let known = ViewFigures { replaced_ns, ..self.kept_by(view, definition) };
         let kept: u64 = known.sources.iter().map(|source| source.memory_size).sum();
         let indexes: u64 = known.joins.iter().map(|join| join.memory_size).sum();
         figures.memory_size += kept + indexes + known.groups_memory_size;
@@ -44,6 +45,7 @@ impl Tables {
             group_count: view.records.group_count() as u64,
             groups_memory_size: view.records.groups_size() as u64,
             combination_count: view.records.combination_count(),
+            replaced_ns: None,
         };
         match &view.records {
             Records::Groups(_) => {

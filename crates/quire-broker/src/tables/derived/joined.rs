@@ -57,6 +57,43 @@ impl Records {
         }
     }
 
+    /// The groups of one of the [`PARTS`](quire_table::PARTS) parts.
+    pub fn ids_of_part(&self, part: usize) -> Vec<GroupId> {
+        match self {
+            Records::Groups(groups) => groups.ids_of_part(part).collect(),
+            Records::Joins(joined) => joined.joins.ids_of_part(part).collect(),
+        }
+    }
+
+    /// Whether there is a group whose record has this key, unless it cannot be written.
+    pub fn has_record(&self, key: &[u8]) -> bool {
+        GroupId::of_key(key).is_some_and(|id| match self {
+            Records::Groups(groups) => groups.has_record(id),
+            Records::Joins(joined) => joined.joins.has_record(id),
+        })
+    }
+
+    /// Takes a change of a source, and makes no updates. Returns whether it is done. Until then,
+    /// call it again with the same change.
+    pub fn follow_portion(&mut self, place: usize, change: &RowChange, arena: &mut Arena) -> bool {
+        let (old, new) = (change.old(), change.new_row());
+        match self {
+            Records::Groups(groups) => {
+                groups.change(old.as_ref(), new.as_ref(), change.at, arena);
+                true
+            }
+            Records::Joins(joined) => {
+                if !joined.has_begun
+                    && let Some(key) = new.or(old).map(|row| row.key)
+                {
+                    joined.joins.begin(place, key, new.as_ref(), change.at, arena);
+                }
+                joined.has_begun = !joined.joins.step(&mut { PORTION }, arena);
+                !joined.has_begun
+            }
+        }
+    }
+
     /// The weight of [`add_portion`](Self::add_portion).
     pub fn portion_weight(&self) -> usize {
         if matches!(self, Records::Joins(_)) { WEIGHT } else { 1 }
@@ -113,10 +150,10 @@ impl Records {
         }
     }
 
-    /// All records are written now.
+    /// All records are written now, or will be.
     pub fn clear_touched(&mut self) {
         if let Records::Joins(joined) = self {
-            while joined.joins.pop_touched().is_some() {}
+            joined.joins.clear_touched();
         }
     }
 

@@ -18,6 +18,8 @@ pub(super) struct Waiting {
     topics: Vec<Topic>,
     /// The bytes of all changes.
     size: usize,
+    /// The number of changes that were ever added.
+    added_count: u64,
 }
 
 #[derive(Default)]
@@ -70,13 +72,20 @@ impl Waiting {
         self.size += copy.size();
         topic.changes.push_back(copy);
         self.order.push_back(source);
+        self.added_count += 1;
+    }
+
+    /// The number of the newest change. The numbers ascend.
+    pub fn newest(&self) -> u64 {
+        self.added_count
     }
 
     pub fn pop(&mut self) -> Option<Current> {
         let source = self.order.pop_front()?;
         let change = self.topics[source.0 as usize].changes.pop_front()?;
         self.size -= change.size();
-        Some(Current { source, change, view_count: 0 })
+        let number = self.added_count - self.order.len() as u64;
+        Some(Current { source, change, number, view_count: 0 })
     }
 
     /// The changes of some topics.
