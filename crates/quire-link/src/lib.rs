@@ -38,6 +38,7 @@ pub use destination::{
 pub use logon::{GivenIdentity, LoggingOn, LogonStep};
 pub use members::{
     KeptMark, MemberInfo, Members, MembersEvent, MembersOutput, NamedInstance, NotHeard, SavedMembers,
+    log_number,
 };
 pub use ranges::SequenceRanges;
 pub use record::{SentRecord, for_frame};

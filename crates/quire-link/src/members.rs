@@ -110,6 +110,13 @@ impl MemberInfo {
     }
 }
 
+/// The number of a log that begins now. `earlier`: the latest number of the instance that is known.
+/// Numbers grow with the clock. When the clock was set back, the nanoseconds of the second keep two
+/// logs from having one number: a mark for the older log would count for the newer one.
+pub fn log_number(now_ns: u64, earlier: u64) -> u64 {
+    if now_ns > earlier { now_ns } else { earlier.saturating_add(1 + now_ns % 1_000_000_000) }
+}
+
 /// The numbers of logs, by instance.
 type LogNumbers = BTreeMap<String, u64>;
 
@@ -223,6 +230,8 @@ pub struct Members {
     is_admitted: bool,
     /// A link was open since the start, or since the log has its number.
     has_contact: bool,
+    /// How often the log has got another number since the start of the process.
+    begun_again: usize,
     is_name_reported: bool,
     others: BTreeMap<String, MemberInfo>,
     /// The sources that are connected.
@@ -252,6 +261,7 @@ impl Members {
             own: MemberInfo { log, is_filling, ..own },
             is_admitted,
             has_contact: false,
+            begun_again: 0,
             is_name_reported: false,
             others,
             connected: BTreeSet::new(),
@@ -412,7 +422,7 @@ impl Members {
                 self.look_at_own_number(now_ns, member.log);
                 if (member.log, member.started_ns) > (self.own.log, self.own.started_ns) {
                     // The clock was set back between two starts.
-                    self.own.started_ns = member.started_ns + 1;
+                    self.own.started_ns = member.started_ns.saturating_add(1);
                     self.version += 1;
                 }
                 continue;
@@ -479,7 +489,11 @@ impl Members {
 
     /// A member knows a record of the log here that the log lacks.
     pub fn handle_lost_record(&mut self, now_ns: u64) {
-        self.begin_filling(now_ns, "another instance knows a record of this log that is no longer there");
+        self.begin_filling(
+            now_ns,
+            self.own.log,
+            "another instance knows a record of this log that is no longer there",
+        );
     }
 
     /// The members that a filling instance waits for.
@@ -501,21 +515,25 @@ impl Members {
     /// Another instance knows a log of this one with a later number. When it began before this
     /// process, the log here is an older copy. Otherwise another instance uses the name. A clock
     /// that was set back gives earlier logs later numbers: so the log here is also an older copy
-    /// when nothing was heard before.
+    /// when nothing was heard before. A log that is filling loses nothing by another number, so it
+    /// takes one: its first contact may have been an instance that did not know the later log. Each
+    /// member can know one such log. Beyond this number, two instances with one name are at rest.
     fn look_at_own_number(&mut self, now_ns: u64, log: u64) {
         if log <= self.own.log {
             return;
         }
-        if log < self.process_started_ns || !self.has_contact {
-            self.begin_filling(now_ns.max(log + 1), "another instance knows a later log of this one");
+        let may_be_own = self.own.is_filling && self.begun_again < self.others.len();
+        if log < self.process_started_ns || !self.has_contact || may_be_own {
+            self.begin_filling(now_ns, log, "another instance knows a later log of this one");
         } else if !std::mem::replace(&mut self.is_name_reported, true) {
             self.note(MembersEvent::NameUsedTwice);
         }
     }
 
-    fn begin_filling(&mut self, now_ns: u64, reason: &'static str) {
-        self.own.log = now_ns.max(self.own.log + 1);
+    fn begin_filling(&mut self, now_ns: u64, earlier: u64, reason: &'static str) {
+        self.own.log = log_number(now_ns, earlier);
         (self.own.is_filling, self.is_admitted, self.has_contact) = (true, false, false);
+        self.begun_again += 1;
         self.heard.clear();
         self.version += 1;
         self.note(MembersEvent::Filling { reason });

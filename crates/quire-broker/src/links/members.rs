@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use quire_command::Code;
 use quire_journal::{Bookmark, JournalError, Position};
-use quire_link::{KeptMark, MemberInfo, Members, MembersEvent, MembersOutput, NamedInstance, NotHeard};
+use quire_link::{
+    KeptMark, MemberInfo, Members, MembersEvent, MembersOutput, NamedInstance, NotHeard, log_number,
+};
 use quire_types::time::Instant;
 use quire_wire::link::Member;
 
@@ -61,7 +63,7 @@ impl Membership {
         let mut saved = found.unwrap_or_default().members;
         let now_ns = cx.clock.now.wall.as_ns();
         if begins.is_some() {
-            saved.log = now_ns.max(saved.log + 1);
+            saved.log = log_number(now_ns, saved.log);
         } else if saved.log == 0 {
             // An earlier version has written the log, or it had no links.
             saved.log = now_ns;
