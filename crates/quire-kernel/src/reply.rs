@@ -153,6 +153,10 @@ pub enum Refusal {
     NameInUse {
         sequence: u64,
     },
+    /// An operator has accepted that the message is lost, and the log has later ones.
+    AcceptedAsLost {
+        sequence: u64,
+    },
     /// The journal refuses this message, and accepts others.
     NotAppended(Code, String),
 }
@@ -169,7 +173,7 @@ impl Refusal {
             Refusal::NotLastValue(_) => Code::NotLastValue,
             Refusal::NoTable(refused) => refused.code,
             Refusal::NotEntitled(_) => Code::NotEntitled,
-            Refusal::NameInUse { .. } => Code::NameInUse,
+            Refusal::NameInUse { .. } | Refusal::AcceptedAsLost { .. } => Code::NameInUse,
             Refusal::NotAppended(code, _) => *code,
         }
     }
@@ -193,6 +197,11 @@ impl Refusal {
             Refusal::NameInUse { sequence } => format!(
                 "the log has another message with sequence {sequence} of the client name, from another run of the program or from \
                  another program. This message was not taken: publish it again"
+            )
+            .into(),
+            Refusal::AcceptedAsLost { sequence } => format!(
+                "an operator has accepted that the message with sequence {sequence} of the client name is lost, and the log has \
+                 later messages of it. This message was not taken: publish it again"
             )
             .into(),
             Refusal::DelayTooLong => "the delay of the message ends more than 10 years from now".into(),

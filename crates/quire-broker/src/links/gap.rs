@@ -103,6 +103,12 @@ impl Gap {
         has_new
     }
 
+    /// Whether a command has accepted the message as lost.
+    fn has_accepted(&self, bookmark: Bookmark) -> bool {
+        let Bookmark { publisher, sequence } = bookmark;
+        self.accepted.overlaps(publisher, sequence, sequence)
+    }
+
     /// A message was recorded.
     pub(super) fn note_recorded(&mut self, bookmark: Bookmark) {
         let Bookmark { publisher, sequence } = bookmark;
@@ -235,6 +241,11 @@ impl Gap {
 }
 
 impl Links {
+    /// Whether a command has accepted a message as lost. It is not confirmed to its publisher.
+    pub(crate) fn has_accepted(&self, bookmark: Bookmark) -> bool {
+        self.gap.has_accepted(bookmark)
+    }
+
     /// Accepts the gap, or the part of a publisher, by command. The answer comes when the file has
     /// it.
     pub(crate) fn accept(&mut self, cx: &mut Context, by: Requester, publisher: &str) {

@@ -13,7 +13,7 @@ use super::faulty_disk::{Call, FaultyDisk};
 use super::links::*;
 use super::pair::logon;
 use super::replication_compare::{connect_again, lines, sequences, with_lost_messages};
-use super::replication_runs::A_MINUTE;
+use super::replication_runs::{A_MINUTE, answers, log_on};
 
 fn accept(publisher: &str) -> AdminCommand {
     AdminCommand::Link { destination: publisher.into(), action: LinkAction::Accept }
@@ -79,6 +79,18 @@ fn an_accepted_gap_is_not_found_again_after_reconnects_and_restarts() {
     // There is nothing to accept any more, and the command says so at once.
     assert_eq!(accepted(&mut cluster, 1, "").accepted, 2);
     assert_eq!(lines(&mut cluster, 1, "12-0020"), 0);
+}
+
+#[test]
+fn a_publish_of_an_accepted_message_is_refused_and_not_confirmed() {
+    let mut cluster = with_a_gap();
+    accepted(&mut cluster, 1, "");
+    log_on(&mut cluster, 1, 3, (11, 3, 3));
+    answers(&mut cluster, 1, 3);
+    super::replication_runs::publish(&mut cluster, 1, 3, 4..=8, "first");
+    cluster.pass(A_MINUTE);
+    assert_eq!(answers(&mut cluster, 1, 3), (vec![4, 5], 8));
+    assert_eq!(sequences(&mut cluster, 1), [1, 2, 3, 6, 7, 8]);
 }
 
 #[test]

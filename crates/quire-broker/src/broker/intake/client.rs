@@ -215,23 +215,28 @@ impl Intake<'_> {
     /// A message with a sequence that was seen before: a duplicate, or the message of another run.
     #[inline(never)]
     fn repeat(&mut self, id: SessionId, key: PublisherKey, publish: &Publish<'_>) {
-        if self.cx.log.has_links && !self.may_be_taken(key, publish) {
-            let refusal = Refusal::NameInUse { sequence: publish.sequence };
+        if self.cx.log.has_links
+            && let Some(refusal) = self.refusal(key, publish)
+        {
             return self.publishers.refuse(self.cx, id, key, publish.sequence, refusal);
         }
         self.cx.clients.counters.duplicates += 1;
     }
 
-    /// Whether a message can be recorded, or is a duplicate of one that the log has or gets.
-    /// Otherwise another run of its publisher has used its sequence.
-    fn may_be_taken(&self, key: PublisherKey, publish: &Publish<'_>) -> bool {
+    /// Why a message is refused. `None`: it can be recorded, or is a duplicate of one that the log
+    /// has or gets.
+    fn refusal(&self, key: PublisherKey, publish: &Publish<'_>) -> Option<Refusal> {
         let Publish { sequence, is_numbered, .. } = *publish;
-        let Some(publisher) = self.publishers.get(key).filter(|_| sequence != 0) else { return true };
+        let publisher = self.publishers.get(key).filter(|_| sequence != 0)?;
         let (bookmark, run) = (Bookmark::new(publisher.id, sequence), publisher.run_of(is_numbered));
         let here = here(&self.cx.log, bookmark, run);
         let is_rejected = self.cx.log.replicated.is_rejected(bookmark, run);
-        let published = Published { run, is_rejected, is_gap: false };
-        decide_publish(here, published) != PublishDecision::Refuse
+        let is_gap = self.links.has_accepted(bookmark);
+        let decision = decide_publish(here, Published { run, is_rejected, is_gap });
+        (decision == PublishDecision::Refuse).then_some(match is_gap {
+            true => Refusal::AcceptedAsLost { sequence },
+            false => Refusal::NameInUse { sequence },
+        })
     }
 
     /// As [`Intake::take_in`], with replication: the record has its run.
@@ -244,8 +249,7 @@ impl Intake<'_> {
         keyed: Option<Keyed<'_>>,
     ) {
         let Publish { sequence, is_numbered, .. } = *submission.publish;
-        if !self.may_be_taken(key, submission.publish) {
-            let refusal = Refusal::NameInUse { sequence };
+        if let Some(refusal) = self.refusal(key, submission.publish) {
             return self.publishers.refuse(self.cx, id, key, sequence, refusal);
         }
         let Some(publisher) = self.publishers.get(key) else { return };
