@@ -197,6 +197,20 @@ fn a_view_gets_its_new_records_and_its_subscribers_get_exactly_the_difference() 
 }
 
 #[test]
+fn differences_with_a_select_list_have_the_key_fields_of_the_new_definition() {
+    let mut pair = pair_with(config());
+    put_some(&mut pair);
+    pair.subscribe(READER, &Subscribe { select: Some("-/,+/sum"), ..sow_delta(7, "sums") });
+    pair.turn();
+    let [sums, _] = definitions();
+    assert_eq!(define(&mut pair, &sums[3]), Ok(true));
+    pair.take(READER);
+    pair.publish(1, 12, "orders", r#"{"id":4,"g":1,"v":30}"#);
+    pair.turn();
+    assert_eq!(pair.take_rows(READER), [r#"~{"id":4,"g":1,"sum":30}"#]);
+}
+
+#[test]
 fn the_definition_in_force_again_changes_nothing_and_that_of_the_configuration_ends_the_replacement() {
     let mut pair = pair_with(config());
     put_some(&mut pair);
