@@ -1,7 +1,7 @@
 //! Guards the hot paths by what does not depend on how busy the machine is: the instructions that
 //! one message costs. Each path runs in a separate process that is followed step by step through
-//! the part that counts, so that nothing but the kernel is needed. A step takes the kernel about 17 µs,
-//! so the paths are short.
+//! the part that counts, so that nothing but the kernel is needed. A step takes the kernel about
+//! 17 µs, so the paths are short.
 //!
 //! A limit is a tenth to a quarter above what was counted when it was set: compilers and processors
 //! (copying memory is done in their own way) differ by less. A path that goes above its limit has

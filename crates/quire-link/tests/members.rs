@@ -123,7 +123,7 @@ enum State {
     Ended,
 }
 
-/// By how much clocks are set back. A process never starts at a time at which it has started before.
+/// By how much clocks are set back. No process starts at a time at which it has started before.
 const SET_BACK: u64 = 1_000_000;
 
 struct Net {
@@ -136,7 +136,7 @@ struct Net {
     now_ns: u64,
     /// The instances whose clocks were set back.
     set_back: BTreeSet<usize>,
-    /// An instance has heard of a later log of its own that it took for that of another process.
+    /// An instance has heard of a later log with its name. It took it for that of another process.
     /// With a clock that was set back it can be wrong. Then a person must act.
     is_name_used_twice: bool,
 }

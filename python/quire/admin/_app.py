@@ -193,7 +193,7 @@ class AdminApp:
 
     @property
     def state(self) -> tuple[object, object, object]:
-        """What answers are made from: the figures, while they are new enough, or `None`; the samples; and
+        """The sources of answers: the figures, while they are new enough, or `None`; the samples; and
         the configuration, which has the rights. Each is another object when it has changed."""
         return self.figures.known(), self._samples_state, self.access.config
 

@@ -227,7 +227,7 @@ fn the_definition_in_force_again_changes_nothing_and_that_of_the_configuration_e
     assert!(pair.log.iter().any(|event| matches!(event, Event::ViewDefined { view, .. } if view == "sums")));
 }
 
-/// What the server tells about a view.
+/// The figures of a view.
 fn inspected(pair: &mut Pair, name: &str) -> Value {
     pair.take(2);
     pair.send(2, &Command::Inspect { command: 4, subject: Subject::Topics { after: "" } });
