@@ -2,6 +2,10 @@
 //! messages that are missing, and the conflicts of the links (docs/journal-format.md). The parts of
 //! it are in `members.rs`, `gap.rs` and `conflicts.rs`.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
 use quire_journal::{FoundSidecar, Journal, JournalError, Position, SidecarHead, Sidecars};
 use quire_link::{MemberInfo, SavedMembers};
 use quire_wire::link::{Frame, next_frame};
@@ -36,11 +40,32 @@ pub(super) struct FoundCopies {
     /// The bytes of the gap, and of the conflicts.
     pub(super) gap: Vec<u8>,
     pub(super) conflicts: Vec<u8>,
+    /// There is a file, and it cannot be read.
+    pub(super) is_unreadable: bool,
+}
+
+/// The order of the contents of the file. A job can be writing one while the broker writes a newer
+/// one: they would share a temporary file, and the older content would replace the newer one.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    made: AtomicU64,
+    /// The number of the newest content that was written. It is locked during a write.
+    written: Mutex<u64>,
+}
+
+impl Order {
+    /// The number of the next content.
+    pub(super) fn next(&self) -> u64 {
+        self.made.fetch_add(1, Relaxed) + 1
+    }
 }
 
 /// A file that is ready to be written.
 pub(super) struct CopiesFile {
     pub(super) files: Sidecars,
+    pub(super) order: Arc<Order>,
+    /// The number of this content in the order.
+    pub(super) number: u64,
     pub(super) saved: SavedCopies,
     /// The bytes of the gap, and of the conflicts.
     pub(super) gap: Vec<u8>,
@@ -48,22 +73,30 @@ pub(super) struct CopiesFile {
 }
 
 impl CopiesFile {
-    /// Writes the file. Waits for the disk.
+    /// Writes the file, unless it has a newer content. Waits for the disk.
     pub(super) fn write(&self) -> Result<(), JournalError> {
+        let mut written = self.order.written.lock();
+        if *written > self.number {
+            return Ok(());
+        }
         let head = SidecarHead { version: VERSION, position: self.saved.end, ..SidecarHead::default() };
         let members = encode(&self.saved);
         let [members_size, gap_size] = [&members, &self.gap].map(|part| (part.len() as u32).to_le_bytes());
         let parts: [&[u8]; 5] = [&members_size, &members, &gap_size, &self.gap, &self.conflicts];
-        self.files.write(FILE, NAME, head, &parts)
+        self.files.write(FILE, NAME, head, &parts)?;
+        *written = self.number;
+        Ok(())
     }
 }
 
-/// Reads the file of an earlier run. Nothing when the file cannot be used.
+/// Reads the file of an earlier run.
 pub(super) fn read(journal: &Journal) -> FoundCopies {
-    match journal.sidecars().read(FILE, NAME) {
-        Ok(FoundSidecar::Whole(head, content)) => take_apart(head, &content).unwrap_or_default(),
-        _ => FoundCopies::default(),
-    }
+    let found = match journal.sidecars().read(FILE, NAME) {
+        Ok(FoundSidecar::Missing) => return FoundCopies::default(),
+        Ok(FoundSidecar::Whole(head, content)) => take_apart(head, &content),
+        _ => None,
+    };
+    found.unwrap_or(FoundCopies { is_unreadable: true, ..FoundCopies::default() })
 }
 
 /// `None`: the content is something else.
@@ -72,7 +105,7 @@ fn take_apart(head: SidecarHead, mut content: &[u8]) -> Option<FoundCopies> {
     match head.version {
         VERSION | VERSION_WITHOUT_A_GAP => {
             let members = take_part(&mut content)?;
-            found.saved = decode(members, head.position);
+            found.saved = Some(decode(members, head.position)?);
             if head.version == VERSION {
                 found.gap = take_part(&mut content)?.to_vec();
             }
@@ -157,9 +190,36 @@ mod tests {
         assert_eq!(read(&journal), FoundCopies::default());
         let (gap, conflicts) = (vec![3], vec![1, 2]);
         let files = journal.sidecars();
-        let file = CopiesFile { files, saved: saved(), gap: gap.clone(), conflicts: conflicts.clone() };
-        file.write().unwrap();
-        assert_eq!(read(&journal), FoundCopies { saved: Some(saved()), gap, conflicts });
+        let order = Arc::new(Order::default());
+        let file = |conflicts: &[u8]| CopiesFile {
+            files: files.clone(),
+            number: order.next(),
+            order: Arc::clone(&order),
+            saved: saved(),
+            gap: gap.clone(),
+            conflicts: conflicts.to_vec(),
+        };
+        let older = file(&[9]);
+        file(&conflicts).write().unwrap();
+        let expected =
+            FoundCopies { saved: Some(saved()), gap: gap.clone(), conflicts, is_unreadable: false };
+        assert_eq!(read(&journal), expected);
+        older.write().unwrap();
+        assert_eq!(read(&journal), expected, "a job is done later than a write of the broker");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_not_a_missing_one() {
+        let mut bytes = include_bytes!("../../../../tests/golden/copies-v3.place").to_vec();
+        *bytes.last_mut().unwrap() ^= 1;
+        let expected = FoundCopies { is_unreadable: true, ..FoundCopies::default() };
+        assert_eq!(read(&journal_with(&bytes)), expected);
+        let journal = Journal::in_memory(&Options::default()).unwrap();
+        for (version, content) in [(VERSION + 1, &[0_u8; 99][..]), (VERSION, &[1, 2])] {
+            let head = SidecarHead { version, ..SidecarHead::default() };
+            journal.sidecars().write(FILE, NAME, head, &[content]).unwrap();
+            assert_eq!(read(&journal), expected);
+        }
     }
 
     #[test]

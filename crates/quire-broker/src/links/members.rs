@@ -4,6 +4,7 @@
 //! its state in `copies.place`, and carries out what it asks for.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use quire_command::Code;
@@ -16,7 +17,7 @@ use quire_wire::link::Member;
 
 use super::Links;
 use super::connection::Connection;
-use super::copies_file::{self, CopiesFile, SavedCopies};
+use super::copies_file::{self, CopiesFile, FoundCopies, SavedCopies};
 use super::outgoing::Outgoing;
 use crate::config::links::{Definition, check_name};
 use crate::context::Context;
@@ -58,9 +59,10 @@ impl Membership {
     pub(super) fn begin(cx: &mut Context, definitions: &[impl AsRef<Definition>]) -> Self {
         let directory = cx.log.journal.sidecars().directory_id();
         let end = cx.log.journal.persisted();
-        let found = if cx.log.has_links { copies_file::read(&cx.log.journal).saved } else { None };
-        let begins = reason_to_fill(found.as_ref(), directory, end);
-        let mut saved = found.unwrap_or_default().members;
+        let found =
+            if cx.log.has_links { copies_file::read(&cx.log.journal) } else { FoundCopies::default() };
+        let begins = reason_to_fill(&found, directory, end);
+        let mut saved = found.saved.unwrap_or_default().members;
         let now_ns = cx.clock.now.wall.as_ns();
         if begins.is_some() {
             saved.log = log_number(now_ns, saved.log);
@@ -224,8 +226,10 @@ impl Membership {
 }
 
 /// Why the log is to be filled from now on; `None`: it has everything that it had.
-fn reason_to_fill(saved: Option<&SavedCopies>, directory: u64, end: Position) -> Option<&'static str> {
-    match saved {
+fn reason_to_fill(found: &FoundCopies, directory: u64, end: Position) -> Option<&'static str> {
+    match &found.saved {
+        // It could have said that the log lacks messages.
+        None if found.is_unreadable => Some("its file copies.place cannot be read"),
         None if end == Position::ZERO => Some("its log is new"),
         // An earlier version has written it, or it had no links.
         None => None,
@@ -283,7 +287,8 @@ impl Links {
     /// The file with everything that it is to have now.
     pub(super) fn copies_file(&self, cx: &Context, saved: SavedCopies) -> CopiesFile {
         let (gap, conflicts) = (self.gap.encoded(), self.conflicts.encoded());
-        CopiesFile { files: cx.log.journal.sidecars(), saved, gap, conflicts }
+        let (order, number) = (Arc::clone(&self.copies_order), self.copies_order.next());
+        CopiesFile { files: cx.log.journal.sidecars(), order, number, saved, gap, conflicts }
     }
 
     /// Takes news from the link of a connection.

@@ -87,6 +87,7 @@ pub(crate) struct Links {
     comparisons: Comparisons,
     gap: Gap,
     accepting: Accepting,
+    copies_order: Arc<copies_file::Order>,
     /// Questions about the messages of the log that are answered from memory.
     asked: VecDeque<Asked>,
     /// From the first turn of the process on, with links.
@@ -133,6 +134,7 @@ impl Links {
             comparisons: Comparisons::default(),
             gap,
             accepting: Accepting::default(),
+            copies_order: Arc::default(),
             asked: VecDeque::new(),
             members: None,
             rejections: Vec::new(),

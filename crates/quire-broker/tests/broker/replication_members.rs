@@ -309,6 +309,28 @@ fn put_back(disk: &MemoryDisk, backup: &MemoryDisk) {
     }
 }
 
+/// The file could have said that the log lacks messages.
+#[test]
+fn an_instance_whose_file_about_the_copies_is_damaged_is_filled() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Async));
+    log_on(&mut cluster, 0, 1, (11, 0, 1));
+    publish(&mut cluster, 0, 1, 1..=10, "first");
+    cluster.pass(A_MINUTE);
+    (0..2).for_each(|number| cluster.stop(number));
+    let path = Path::new("journal/copies.place");
+    let mut bytes = cluster.disks[0].read(path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    cluster.disks[0].create(path, bytes.len() as u64).unwrap().write_at(&bytes, 0).unwrap();
+    cluster.start(0);
+    cluster.pass(A_MINUTE);
+    let reason = refusal(&mut cluster, 0, 2, (11, 10, 2));
+    assert!(reason.contains("\"b\""), "{reason}");
+    cluster.start(1);
+    cluster.pass(A_MINUTE);
+    assert_eq!(state(&mut cluster, 0), "live");
+    assert_eq!(sequences(&mut cluster, 0), (1..=10).collect::<Vec<_>>());
+}
+
 /// The log of an earlier version has no number. It has records, so it counts as whole.
 #[test]
 fn a_log_of_an_earlier_version_takes_clients_without_the_others() {
