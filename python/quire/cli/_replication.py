@@ -125,7 +125,7 @@ def accept(
       quire replication accept --publisher 1234567890 --json | jq .first
     """
     with connect(url) as client:
-        before = client._replication()
+        links = before = client._replication()
         for each in publisher or ("",):
             links = client._replicate(str(each), "accept")
     rows = [
