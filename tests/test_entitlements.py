@@ -331,7 +331,7 @@ def test_commands_that_show_messages_need_no_right_to_monitor(capsys: pytest.Cap
             patch.setenv("QUIRE_USER", "anna")
             patch.setenv("QUIRE_PASSWORD", "correct horse")
             patch.setenv("QUIRE_URL", server.url)
-            assert run(["subscribe", "orders", "--count", "1", "--timeout", "10ms"]) == 1
+            assert run(["subscribe", "orders", "--count", "1", "--timeout", "1s"]) == 1
             assert "0 of 1 message came" in capsys.readouterr().err
             for command in ("subscribe", "queue peek"):
                 assert run([*command.split(), "jobs"]) == 0

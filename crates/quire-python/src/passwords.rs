@@ -6,16 +6,20 @@
 //! thread finish its share of 3 ms first. Python code cannot run on such a thread: on a busy
 //! machine it would hold the lock of the interpreter for as long as it waits for a processor.
 //!
+//! One processor stays free of such threads. Linux with lazy preemption lets one run until the next
+//! tick, up to 4 ms, when a thread becomes ready there that another processor wakes.
+//!
 //! Where all processors are busy, a check on such a thread would hardly begin. After `PATIENCE` it
 //! is begun again on the calling thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use argon2::password_hash::phc::PasswordHash;
 use argon2::{Algorithm, Argon2, Params, PasswordHasher, PasswordVerifier, Version, password_hash};
 use crossbeam_channel::bounded;
+use parking_lot::{Condvar, Mutex};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 
@@ -28,10 +32,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const DEFAULT_COST: u32 = (64 << 10) * 3;
 
 /// The calls of `check_password` that run.
-static CALLS: Count = Count(AtomicUsize::new(0));
-/// The threads in the background that run. One whose caller did not wait for it still has its
-/// memory, so there are never more than calls.
-static IN_BACKGROUND: Count = Count(AtomicUsize::new(0));
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+/// The threads in the background that run.
+static IN_BACKGROUND: Places = Places { taken: Mutex::new(0), freed: Condvar::new() };
 
 /// Returns whether the password is that of the hash, a PHC string. Raises `ValueError` for other
 /// text, and `MemoryError`.
@@ -89,18 +92,18 @@ fn of_hash(error: password_hash::Error) -> PyErr {
 }
 
 fn checked(hash: PasswordHash, password: Vec<u8>, patience: Duration) -> password_hash::Result<()> {
-    let calls = CALLS.one_more();
-    let in_background = IN_BACKGROUND.one_more();
-    if in_background.number <= calls.number {
+    let deadline = Instant::now() + patience;
+    let _call = Call::begin();
+    if let Some(place) = IN_BACKGROUND.take(deadline) {
         let (answer, answered) = bounded(1);
         let (its_hash, its_password) = (hash.clone(), password.clone());
         let begun = thread::Builder::new().name("quire-hash".to_owned()).spawn(move || {
-            let _counted = in_background;
+            let _taken = place;
             give_way();
             let _ = answer.send(Argon2::default().verify_password(&its_password, &its_hash));
         });
         if begun.is_ok()
-            && let Ok(result) = answered.recv_timeout(patience)
+            && let Ok(result) = answered.recv_deadline(deadline)
         {
             return result;
         }
@@ -121,24 +124,51 @@ fn give_way() {
 #[cfg(not(target_os = "linux"))]
 fn give_way() {}
 
-/// How many there are.
-struct Count(AtomicUsize);
+/// A call that runs.
+struct Call;
 
-/// One of them, until it is dropped.
-struct Counted {
-    count: &'static Count,
-    /// How many there were with this one.
-    number: usize,
-}
-
-impl Count {
-    fn one_more(&'static self) -> Counted {
-        Counted { count: self, number: self.0.fetch_add(1, Relaxed) + 1 }
+impl Call {
+    fn begin() -> Self {
+        CALLS.fetch_add(1, Relaxed);
+        Call
     }
 }
 
-impl Drop for Counted {
+impl Drop for Call {
     fn drop(&mut self) {
-        self.count.0.fetch_sub(1, Relaxed);
+        CALLS.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Places for threads in the background.
+struct Places {
+    taken: Mutex<usize>,
+    freed: Condvar,
+}
+
+/// A place that is taken, until this is dropped.
+struct Place(&'static Places);
+
+impl Places {
+    /// Takes a place, or waits for one; `None`: there was none until the deadline.
+    fn take(&'static self, deadline: Instant) -> Option<Place> {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let mut taken = self.taken.lock();
+        // A thread whose caller did not wait for it still has its memory, so there are never more
+        // threads than calls.
+        while *taken >= CALLS.load(Relaxed).min(processors.saturating_sub(1).max(1)) {
+            if self.freed.wait_until(&mut taken, deadline).timed_out() {
+                return None;
+            }
+        }
+        *taken += 1;
+        Some(Place(self))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        *self.0.taken.lock() -= 1;
+        self.0.freed.notify_one();
     }
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -64,15 +63,6 @@ def _check_url(url: str) -> str:
     return url
 
 
-def _hashing_default() -> int:
-    """Two, and one less than the processors of this process.
-
-    Linux may let a check finish its tick of 4 ms before a thread that another processor wakes.
-    """
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(2, max(1, count - 1))
-
-
 class Authentication(Files):
     """How a server finds out which user a client is."""
 
@@ -82,8 +72,8 @@ class Authentication(Files):
     #: The users, as `quire user add` writes them.
     users_file: File | None = None
     #: Logons that are checked at the same time. The check of a password uses the memory that its
-    #: hash names. The default leaves a processor to other work.
-    max_hashing: Annotated[int, Field(ge=1, le=64)] = Field(default_factory=_hashing_default)
+    #: hash names.
+    max_hashing: Annotated[int, Field(ge=1, le=64)] = 2
     #: The keys of the issuer of tokens, as JWKS.
     keys: File | None = None
     #: The issuer of tokens, or several.

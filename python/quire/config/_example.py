@@ -31,7 +31,7 @@ insecure = false                      # true: clients of other machines need no 
 [authentication]
 method = "none"                       # "users": a name and a password; "token"; "certificate"; "http". Not "none" beyond loopback
 # users_file = "users.toml"           # relative to this file; `quire user add` makes it
-# max_hashing = 2                     # logons that are checked at the same time; the default with more than 2 processors
+max_hashing = 2                       # logons that are checked at the same time
 # keys = "keys.json"                  # for "token": the public keys of the issuer (JWKS), relative to this file
 # issuer = "https://login.example"    # the iss of tokens
 # audience = "quire"                  # an aud that tokens must have
