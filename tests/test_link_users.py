@@ -335,7 +335,8 @@ def test_a_reload_takes_rights_away_and_gives_them_back(
         assert b.stats()["appended"] == 1
         assert "the rights of the user were changed" in caplog.text
         assert 'audit: refused user="east" client="a" right="replicate" topic="orders"' in caplog.text
-        assert f'source "a": link ended: {refusal}' in caplog.text
+        # The other side can hear of the end before the line is written.
+        wait_until(lambda: f'source "a": link ended: {refusal}' in caplog.text)
         write("^")
         b.reload()
         retry(a)
