@@ -9,6 +9,7 @@ rows take turns:
     failing    strangers log on with a wrong password, `--connections` of them at the same time, until there were
                `--logons` refusals in all rounds together
     right      one client after the other logs on with the right password
+    computing  no logons. Another program computes on one processor, with the priority of the checks. It is the floor
 
 Each password is checked with the default cost of argon2id. The strangers get only the time that
 nothing else wants, because those of an attack are on other machines. For each row the program prints p50 and p99 in
@@ -79,12 +80,13 @@ def main() -> None:
 
 
 def measure(url: str, options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
-    rows: dict[str, list[dict[str, Any]]] = {"quiet": [], "failing": [], "right": []}
+    rows: dict[str, list[dict[str, Any]]] = {"quiet": [], "failing": [], "right": [], "computing": []}
     share = -(-options.logons // options.rounds)
     for _ in range(options.rounds):
         rows["quiet"].append(row(url, options.seconds, None, (), 0))
         rows["failing"].append(row(url, options.seconds, fail, (share, options.connections), share))
         rows["right"].append(row(url, options.seconds, log_on, (options.seconds,), 0))
+        rows["computing"].append(row(url, options.seconds, compute, (options.seconds,), 0))
     return rows
 
 
@@ -108,7 +110,8 @@ def row(url: str, seconds: float, strangers: Any, arguments: tuple[Any, ...], le
             process.terminate()
             process.join()
     cuts = statistics.quantiles(took, n=100)
-    return {"p50": cuts[49] / 1000, "p99": cuts[98] / 1000, "logons": done.value}
+    logons = 0 if strangers is compute else done.value
+    return {"p50": cuts[49] / 1000, "p99": cuts[98] / 1000, "logons": logons}
 
 
 def publish(client: quire.Client, seconds: float, goes_on: Callable[[], bool]) -> None:
@@ -148,6 +151,14 @@ def log_on(url: str, done: Any, seconds: float) -> None:
     while time.monotonic() < end:
         quire.Client(url, user="anna", password=PASSWORD, connect_timeout=60).close()
         done.value += 1
+
+
+def compute(url: str, done: Any, seconds: float) -> None:
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    done.value += 1
+    end = time.monotonic() + seconds + 5
+    while time.monotonic() < end:
+        pass
 
 
 if __name__ == "__main__":

@@ -646,3 +646,15 @@ def test_a_file_that_is_replaced_keeps_its_owner(tmp_path: Path) -> None:
     Users([User("anna")]).save(file)
     kept = file.stat()
     assert (kept.st_uid, kept.st_gid, kept.st_mode & 0o777) == (4711, 4712, 0o600)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a thread has a priority of its own on Linux only")
+def test_a_check_that_ran_out_of_patience_has_the_priority_of_the_server(
+    server: quire.testing.TestServer,
+) -> None:
+    """With a lower one, no client could log on in time while other programs were busy."""
+    quire.Client(server.url, user="anna", password=ANNA).close()
+    checking = [thread.native_id for thread in threading.enumerate() if thread.name.startswith("quire-logon")]
+    assert checking
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    assert [os.getpriority(os.PRIO_PROCESS, thread or 0) for thread in checking] == [usual] * len(checking)

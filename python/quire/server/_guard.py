@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -74,9 +72,7 @@ class Guard:
         self._seen = self._marks()
         self._checker = _prepared(settings)
         thread_count = _ASKING_MAX if settings.method == "http" else settings.max_hashing
-        self._threads = ThreadPoolExecutor(
-            thread_count, thread_name_prefix="quire-logon", initializer=_in_the_background
-        )
+        self._threads = ThreadPoolExecutor(thread_count, thread_name_prefix="quire-logon")
         self._checks = Checks()
         self._failures = Failures()
 
@@ -138,12 +134,6 @@ class Guard:
 
     def _marks(self) -> list[tuple[int, int, int] | None]:
         return [mark_of(path) for path in self._paths()]
-
-
-def _in_the_background() -> None:
-    """Lets the calling thread give way to the event loop, where the system can do so for one thread."""
-    with contextlib.suppress(AttributeError, OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 def host_of(address: str) -> str:
