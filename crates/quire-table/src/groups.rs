@@ -82,6 +82,16 @@ struct GroupsSaving {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(u128);
 
+/// A walk through all groups, one part after the other. To collect a million groups at once would
+/// take milliseconds. No group may be added before it ends.
+#[derive(Debug, Default)]
+pub struct GroupWalk {
+    /// The next part.
+    part: usize,
+    /// The groups of the parts before it that were not visited.
+    left: Vec<GroupId>,
+}
+
 /// The state of a group.
 #[derive(Debug)]
 struct Group {
@@ -123,6 +133,23 @@ pub struct RowChange {
     old_size: usize,
     /// When it was made.
     pub at: Timestamp,
+}
+
+impl GroupWalk {
+    /// The next group; `None`: all were visited. `of_part` has the groups of one of the [`PARTS`]
+    /// parts.
+    pub fn next(&mut self, of_part: impl Fn(usize) -> Vec<GroupId>) -> Option<GroupId> {
+        while self.left.is_empty() && self.part < PARTS {
+            self.left = of_part(self.part);
+            self.part += 1;
+        }
+        self.left.pop()
+    }
+
+    /// Whether all groups were visited.
+    pub fn is_done(&self) -> bool {
+        self.part == PARTS && self.left.is_empty()
+    }
 }
 
 impl GroupId {
@@ -198,11 +225,6 @@ impl GroupMaps {
 
     pub fn is_empty(&self) -> bool {
         self.maps.iter().all(HashMap::is_empty)
-    }
-
-    /// All groups, in no order.
-    pub fn ids(&self) -> impl Iterator<Item = GroupId> {
-        self.maps.iter().flat_map(|map| map.keys().copied())
     }
 
     /// The groups of one of the [`PARTS`] parts.
@@ -445,11 +467,6 @@ impl Groups {
     /// Whether there is no group.
     pub fn is_empty(&self) -> bool {
         self.maps.is_empty()
-    }
-
-    /// All groups, in no order.
-    pub fn ids(&self) -> impl Iterator<Item = GroupId> {
-        self.maps.ids()
     }
 
     /// The groups of one of the [`PARTS`] parts, in no order.

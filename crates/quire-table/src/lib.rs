@@ -45,7 +45,7 @@ mod table;
 
 pub use aggregation::{Aggregation, AggregationError, GroupRow};
 pub use error::{KeyError, RowError, TableConfigError};
-pub use groups::{GroupId, Groups, GroupsConfig, PARTS, RowChange, Written};
+pub use groups::{GroupId, GroupWalk, Groups, GroupsConfig, PARTS, RowChange, Written};
 pub use history::{AsOf, BeforeHistory, HistoryConfig, KnownHistory, Moment};
 pub use index::{EntryReader, INDEXES_MAX, MADE_INDEXES_MAX, RowEntries, Spelling};
 pub use join::{IndexFigures, JoinConfig, JoinKeys, Joins, SourceFigures};

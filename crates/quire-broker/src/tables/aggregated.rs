@@ -20,7 +20,9 @@ use quire_expression::message_type::{Arena, AssignError};
 use quire_expression::select::Select;
 use quire_expression::topic::TopicSelector;
 use quire_journal::{Headers, Timestamp};
-use quire_table::{GroupId, Groups, GroupsConfig, Polled, Query, Row, RowChange, ScanId, Table, Written};
+use quire_table::{
+    GroupId, GroupWalk, Groups, GroupsConfig, Polled, Query, Row, RowChange, ScanId, Table, Written,
+};
 
 use super::aggregate::refusal;
 use super::change::Change;
@@ -111,7 +113,7 @@ enum Stage {
     /// It reads the records of the topic.
     Reading(ScanId),
     /// It makes the records of these groups.
-    Writing(Vec<GroupId>),
+    Writing(GroupWalk),
     Ready,
 }
 
@@ -409,6 +411,7 @@ impl Tables {
             source.table.close(scan);
         }
         self.clear_place(ended.table);
+        self.discard(ended.groups);
     }
 
     /// One portion of the work until the computation of a subscription is ready. The subscription
@@ -451,7 +454,7 @@ impl Tables {
             _ => return Err(Failure::TooLarge),
         }
         table.close(scan);
-        computation.stage = Stage::Writing(computation.groups.ids().collect());
+        computation.stage = Stage::Writing(GroupWalk::default());
         Ok(())
     }
 
@@ -459,8 +462,9 @@ impl Tables {
     fn write_first(&mut self, cx: &mut Context, id: ComputationId) -> Result<(), Failure> {
         for _ in 0..EFFORT {
             let Some(computation) = self.computations.get(id) else { return Ok(()) };
-            let Stage::Writing(ids) = &mut computation.stage else { return Ok(()) };
-            let Some(group) = ids.pop() else {
+            let Stage::Writing(left) = &mut computation.stage else { return Ok(()) };
+            let groups = &computation.groups;
+            let Some(group) = left.next(|part| groups.ids_of_part(part).collect()) else {
                 computation.stage = Stage::Ready;
                 return Ok(());
             };

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 use quire_expression::message_type::{Arena, AssignError};
 use quire_journal::{Headers, Position, Timestamp};
-use quire_table::{GroupId, Key, Moment, Polled, PutOptions, Query, Row, RowChange, Written};
+use quire_table::{GroupId, GroupWalk, Key, Moment, Polled, PutOptions, Query, Row, RowChange, Written};
 use rustc_hash::FxBuildHasher;
 
 use super::change::Change;
@@ -393,8 +393,8 @@ impl Tables {
         let number = self.derived.views.iter().position(|view| view.table == table && !view.is_ready);
         let Some(number) = number else { return };
         self.add_all_rows(number);
-        let ids: Vec<GroupId> = self.derived.views[number].records.ids();
-        for id in ids {
+        let mut walk = GroupWalk::default();
+        while let Some(id) = walk.next(|part| self.derived.views[number].records.ids_of_part(part)) {
             let Tables { all, derived, arena, .. } = self;
             let view = &mut derived.views[number];
             let definition = all[view.table.0 as usize].definition.clone();

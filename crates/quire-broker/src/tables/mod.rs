@@ -146,6 +146,8 @@ pub(crate) struct Tables {
     views: SowViews,
     /// The subscriptions whose view the last record left.
     leaving: Vec<SubscriptionId>,
+    /// Memory that a thread frees.
+    discarded: Vec<Box<dyn Send>>,
     /// The time of the last search for expired records.
     expired_at: Option<Instant>,
     unrecorded_count: u64,
@@ -294,6 +296,7 @@ impl Tables {
             subscriptions: HashMap::default(),
             views: SowViews::default(),
             leaving: Vec::new(),
+            discarded: Vec::new(),
             expired_at: None,
             unrecorded_count: 0,
             ahead: LookAhead::default(),
@@ -341,9 +344,16 @@ impl Tables {
         state.is_free = true;
         state.followers = Followers::default();
         if let Ok(empty) = Table::new(state.definition.config.clone(), &Memory::heap()) {
-            state.table = empty;
+            let table = std::mem::replace(&mut state.table, empty);
+            self.discard(table);
         }
         self.free.push(id);
+    }
+
+    /// A thread frees the memory of groups, or of a table. To free millions of them takes longer
+    /// than a portion of the work of a turn.
+    fn discard(&mut self, memory: impl Send + 'static) {
+        self.discarded.push(Box::new(memory));
     }
 
     /// The current instant, as the beginning of a subscription.

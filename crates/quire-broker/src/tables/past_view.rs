@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use quire_command::Code;
 use quire_expression::filter::Filter;
 use quire_journal::{Headers, Position, Timestamp};
-use quire_table::{AsOf, GroupId, Polled, PutOptions, Query, Row, RowChange, ScanId, Table, Written};
+use quire_table::{AsOf, GroupWalk, Polled, PutOptions, Query, Row, RowChange, ScanId, Table, Written};
 
 use super::derived::Records;
 use super::follow::refusal_of;
@@ -47,7 +47,7 @@ struct Stage {
     /// Records of the first of these topics that are not added yet.
     pending: VecDeque<RowChange>,
     /// When all of them were read: the groups that have no records yet.
-    groups: Option<Vec<GroupId>>,
+    groups: Option<GroupWalk>,
 }
 
 /// A topic that a view reads.
@@ -126,7 +126,7 @@ impl Tables {
         };
         let mut computed = Vec::new();
         if let Err(refused) = self.add_stage(cx, view, &leaves, &states, &mut past, &mut computed) {
-            self.close_past_view(&past);
+            self.close_past_view(past);
             return Err(refused);
         }
         Ok(Some(Box::new(past)))
@@ -227,7 +227,11 @@ impl Tables {
         };
         match step {
             Step::More => (),
-            Step::Done => drop(past.left.pop_front()),
+            Step::Done => {
+                if let Some(stage) = past.left.pop_front() {
+                    self.discarded.push(Box::new(stage.records));
+                }
+            }
             failed @ Step::Failed(_) => return failed,
         }
         let groups: usize = past.left.iter().map(|stage| stage.records.memory_size()).sum();
@@ -245,7 +249,7 @@ impl Tables {
     /// Adds the next records of a source.
     fn read_past(&mut self, cx: &Context, stage: &mut Stage) -> Step {
         let Some((place, source)) = stage.sources.front_mut() else {
-            stage.groups = Some(stage.records.ids());
+            stage.groups = Some(GroupWalk::default());
             return Step::More;
         };
         let Tables { all, arena, .. } = self;
@@ -288,7 +292,8 @@ impl Tables {
         let Tables { all, arena, .. } = self;
         let TableState { table, definition, .. } = &mut all[table.0 as usize];
         let mut data = Vec::new();
-        for id in groups.drain(groups.len() - groups.len().min(PORTION)..) {
+        for _ in 0..PORTION {
+            let Some(id) = groups.next(|part| records.ids_of_part(part)) else { return Step::Done };
             // As in the view, a group whose record cannot be written has none.
             if let Ok(Written::Record(timestamp)) = records.write(id, &definition.name, arena, &mut data) {
                 let key = id.key();
@@ -306,7 +311,7 @@ impl Tables {
                 let _ = table.put_with(&row, PutOptions::default());
             }
         }
-        if groups.is_empty() { Step::Done } else { Step::More }
+        Step::More
     }
 
     /// The view is computed: begins the query of its records.
@@ -323,12 +328,14 @@ impl Tables {
     }
 
     /// The query ends before the view is computed.
-    pub(super) fn close_past_view(&mut self, past: &PastView) {
-        let sources = past.left.iter().flat_map(|stage| &stage.sources);
-        for (_, source) in sources {
-            if let Some(scan) = source.scan {
-                self.state(source.table).table.close(scan);
+    pub(super) fn close_past_view(&mut self, past: PastView) {
+        for stage in past.left {
+            for (_, source) in stage.sources {
+                if let Some(scan) = source.scan {
+                    self.state(source.table).table.close(scan);
+                }
             }
+            self.discard(stage.records);
         }
         past.tables.iter().for_each(|table| self.clear_place(*table));
     }

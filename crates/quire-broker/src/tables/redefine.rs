@@ -355,7 +355,7 @@ impl Tables {
 
     /// One step of a command; `None`: it is answered.
     fn continue_redefining(&mut self, cx: &mut Context, mut current: Current) -> Option<Current> {
-        match (current.step, self.build_progress(cx)) {
+        match (current.step, self.build_progress()) {
             (_, Some(Progress::Failed(refused))) => {
                 answer(cx, &current.by, refused.into());
                 return None;
@@ -393,7 +393,7 @@ impl Tables {
         cx.clock.wants_turn = true;
         match refused {
             Some(refused) => {
-                self.end_build(cx);
+                self.end_build();
                 answer(cx, &current.by, refused.into());
             }
             None => {

@@ -237,7 +237,7 @@ impl Tables {
                 for (table, number) in scan.parts {
                     self.state(table).table.close(number);
                 }
-                scan.past.iter().for_each(|past| self.close_past_view(past));
+                scan.past.into_iter().for_each(|past| self.close_past_view(*past));
                 scan.temporary.iter().for_each(|table| self.clear_place(*table));
                 let former = scan.change.as_ref().and_then(Difference::former_page);
                 for (table, page) in scan.page.into_iter().chain(former) {
@@ -253,6 +253,10 @@ impl Tables {
     pub(crate) fn serve(&mut self, cx: &mut Context) {
         self.serve_scans(cx);
         self.build_indexes(cx);
+        if !self.discarded.is_empty() {
+            let discarded = std::mem::take(&mut self.discarded);
+            cx.begin_job(move |_| drop(discarded), |_: &mut Tables, _, _, _| ());
+        }
     }
 
     /// A scan of a table is done: builds the index that it needs.

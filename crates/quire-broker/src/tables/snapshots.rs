@@ -520,7 +520,7 @@ impl Tables {
             return Ok(());
         }
         self.snapshots.current = None;
-        self.end_unfinished_build(cx);
+        self.end_unfinished_build();
         self.derive_all(cx);
         let together = number_of(cx.clock.now.wall);
         for (unit, _) in units.into_iter().filter(|(_, old)| *old != position) {

@@ -167,11 +167,6 @@ impl Joins {
         self.maps.is_empty()
     }
 
-    /// All groups, in no order.
-    pub fn ids(&self) -> impl Iterator<Item = GroupId> {
-        self.maps.ids()
-    }
-
     /// As [`Groups::ids_of_part`](crate::Groups::ids_of_part).
     pub fn ids_of_part(&self, part: usize) -> impl Iterator<Item = GroupId> {
         self.maps.ids_of_part(part)

@@ -76,7 +76,7 @@ impl View {
     fn new(config: GroupsConfig) -> View {
         let groups = Groups::new(config.clone());
         let mut view = View {
-            touched: groups.ids().collect(),
+            touched: (0..PARTS).flat_map(|part| groups.ids_of_part(part)).collect(),
             groups,
             config,
             source: BTreeMap::new(),

@@ -78,7 +78,7 @@ impl View {
             records: BTreeMap::new(),
             arena: Arena::default(),
         };
-        let ids: Vec<_> = view.joins.ids().collect();
+        let ids: Vec<_> = (0..PARTS).flat_map(|part| view.joins.ids_of_part(part)).collect();
         ids.into_iter().for_each(|id| drop(view.write(id)));
         view
     }

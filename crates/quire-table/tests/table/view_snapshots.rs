@@ -38,8 +38,8 @@ impl State {
 
     fn ids(&self) -> Vec<GroupId> {
         match self {
-            State::Groups(groups) => groups.ids().collect(),
-            State::Joins(joins) => joins.ids().collect(),
+            State::Groups(groups) => (0..PARTS).flat_map(|part| groups.ids_of_part(part)).collect(),
+            State::Joins(joins) => (0..PARTS).flat_map(|part| joins.ids_of_part(part)).collect(),
         }
     }
 

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use quire_command::Code;
 use quire_expression::message_type::Arena;
 use quire_journal::Timestamp;
-use quire_table::{GroupId, PARTS, Polled, Query, Row, RowChange, ScanId};
+use quire_table::{GroupId, GroupWalk, Polled, Query, Row, RowChange, ScanId};
 
 use super::joined::WEIGHT;
 use super::{Records, Update};
@@ -68,12 +68,8 @@ enum Stage {
     },
     /// The records that leave.
     Leaving(ScanId),
-    /// The other records: the next part of the groups, and the groups that are left of the parts
-    /// before it.
-    Changing {
-        part: usize,
-        left: Vec<GroupId>,
-    },
+    /// The other records.
+    Changing(GroupWalk),
     Failed(Refused),
 }
 
@@ -99,7 +95,7 @@ impl Build {
 
     /// Whether the difference of the records is worked off.
     fn is_done(&self) -> bool {
-        matches!(&self.stage, Stage::Changing { part: PARTS, left } if left.is_empty())
+        matches!(&self.stage, Stage::Changing(groups) if groups.is_done())
     }
 
     /// Takes the next changes. Returns the weight of the work.
@@ -182,7 +178,7 @@ impl Tables {
 
     /// How far the build is; `None`: there is none. A build that is done or has failed has ended
     /// then.
-    pub(in crate::tables) fn build_progress(&mut self, cx: &mut Context) -> Option<Progress> {
+    pub(in crate::tables) fn build_progress(&mut self) -> Option<Progress> {
         let build = self.derived.build.as_mut()?;
         let is_done = build.is_done();
         let progress = match &mut build.stage {
@@ -196,7 +192,7 @@ impl Tables {
             }
             _ => return Some(Progress::Working),
         };
-        self.end_build(cx);
+        self.end_build();
         Some(progress)
     }
 
@@ -214,14 +210,14 @@ impl Tables {
     }
 
     /// At the end: only a difference that has begun is worked off.
-    pub(in crate::tables) fn end_unfinished_build(&mut self, cx: &mut Context) {
+    pub(in crate::tables) fn end_unfinished_build(&mut self) {
         if !self.derived.is_replacing() {
-            self.end_build(cx);
+            self.end_build();
         }
     }
 
     /// Ends a build. Before its definition took the place of the old one, the view is as before.
-    pub(in crate::tables) fn end_build(&mut self, cx: &mut Context) {
+    pub(in crate::tables) fn end_build(&mut self) {
         let Tables { all, derived, .. } = self;
         let number = derived.views.len();
         let Some(build) = derived.build.take() else { return };
@@ -231,11 +227,10 @@ impl Tables {
                 scans.into_iter().for_each(|(_, id, scan)| all[id.0 as usize].table.close(scan));
             }
             Stage::Leaving(scan) => all[derived.views[view].table.0 as usize].table.close(scan),
-            Stage::Following { .. } | Stage::Changing { .. } | Stage::Failed(_) => (),
+            Stage::Following { .. } | Stage::Changing(_) | Stage::Failed(_) => (),
         }
         all.iter_mut().for_each(|state| state.views.retain(|it| *it != number));
-        // Freeing millions of groups takes longer than a portion.
-        cx.begin_job(move |_| drop(records), |_: &mut Tables, _, _, _| ());
+        self.discard(records);
     }
 
     /// One portion of the work before the definition takes the place of the old one. Returns its
@@ -294,7 +289,7 @@ impl Tables {
                         updates.push_back(Update {
                             table: view.table,
                             topic: definition.name.clone(),
-                            key: quire_table::GroupId::of_key(row.key).unwrap_or_default().key(),
+                            key: GroupId::of_key(row.key).unwrap_or_default().key(),
                             data: None,
                             timestamp: cx.clock.now.wall,
                         });
@@ -303,17 +298,14 @@ impl Tables {
                 };
                 if table.poll(*scan, PORTION, &mut leave) != Polled::More {
                     table.close(*scan);
-                    build.stage = Stage::Changing { part: 0, left: Vec::new() };
+                    build.stage = Stage::Changing(GroupWalk::default());
                 }
             }
-            Stage::Changing { part, left } => {
-                if left.is_empty() && *part < PARTS {
-                    *left = views[build.view].records.ids_of_part(*part);
-                    *part += 1;
-                }
+            Stage::Changing(groups) => {
                 let view = &mut views[build.view];
                 let TableState { definition, table, .. } = &all[view.table.0 as usize];
-                for id in left.drain(left.len() - left.len().min(PORTION)..) {
+                for _ in 0..PORTION {
+                    let Some(id) = groups.next(|part| view.records.ids_of_part(part)) else { break };
                     let (update, event) = view.update(definition, id, cx.clock.now.wall, arena);
                     event.into_iter().for_each(|event| cx.note(event));
                     let old = table.get(&update.key);

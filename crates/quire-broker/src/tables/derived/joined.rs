@@ -113,14 +113,6 @@ impl Records {
         !joined.has_begun
     }
 
-    /// All groups.
-    pub fn ids(&self) -> Vec<GroupId> {
-        match self {
-            Records::Groups(groups) => groups.ids().collect(),
-            Records::Joins(joined) => joined.joins.ids().collect(),
-        }
-    }
-
     pub fn write(
         &mut self,
         id: GroupId,
