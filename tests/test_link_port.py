@@ -34,13 +34,13 @@ def record(
 
 
 #: The logon of the peer, and the answer.
-LOGON = frame(10, struct.pack("<H", 9) + b"".join(map(text, (b"peer", b"", b"", b""))))
+LOGON = frame(10, struct.pack("<H", 10) + b"".join(map(text, (b"peer", b"", b"", b""))))
 LOGGED_ON = frame(11, text(b""))
 #: The introduction of the peer, which leaves out the checks of the two configurations, and knows no
 #: other instance.
 HELLO = frame(
     1,
-    struct.pack("<H", 9)
+    struct.pack("<H", 10)
     + b"".join(map(text, (b"peer", b"peer", b"east-1", b"")))
     + struct.pack("<QQQQQQII", 1, 0, 0, 0, 0, 0, 0, 2)
     + text(b"txlog")

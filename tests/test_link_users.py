@@ -508,7 +508,7 @@ def frame(kind: int, body: bytes) -> bytes:
     return struct.pack("<IB", len(body) + 1, kind) + body
 
 
-def logon(user: bytes = b"", password: bytes = b"", *, version: int = 9) -> bytes:
+def logon(user: bytes = b"", password: bytes = b"", *, version: int = 10) -> bytes:
     return frame(LOGON, struct.pack("<H", version) + b"".join(map(text, (b"stranger", user, password, b""))))
 
 
@@ -518,7 +518,7 @@ def hello(topic: bytes) -> bytes:
     counts = struct.pack("<QQQQQQ", 1, 0, 0, 0, 0, 0) + struct.pack("<I", 1) + offer
     members = struct.pack("<I", 1) + text(b"stranger") * 2 + struct.pack("<QQBIQQ", 1, 1, 0, 0, 0, 0)
     excluded = struct.pack("<I", 1) + text(b"replicate")
-    return frame(1, struct.pack("<H", 9) + names + counts + excluded + members)
+    return frame(1, struct.pack("<H", 10) + names + counts + excluded + members)
 
 
 def record(topic: bytes, publisher: int, sequence: int) -> bytes:

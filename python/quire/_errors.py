@@ -386,7 +386,8 @@ CASES: dict[str, Case] = {
     ),
     "bookmark_not_found": Case(
         BadBookmarkError,
-        'No bookmark of the list is in the log, and `bookmark_not_found` is `"fail"`. Or the next '
+        'No bookmark of the list is in the log, and `bookmark_not_found` is `"fail"`. Or a '
+        "subscription with this setting was on another instance, and has no place in the log here. Or the next "
         "records were removed from the log before they were read. Or the bookmark of a query is not in the log.",
         "Set `bookmark_not_found` to begin elsewhere, or begin at `quire.EPOCH`. Keep journal files for "
         "longer with `remove_after`.",

@@ -43,6 +43,7 @@ _NAMES = {
     72: "figures",
     73: "lease_lost",
     74: "resume_position",
+    76: "places",
     75: "journal_file",
 }
 _ACK, _MESSAGE, _SETTLE = 65, 68, 11

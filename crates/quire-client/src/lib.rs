@@ -67,7 +67,7 @@ use receipt::Receipts;
 pub use receipt::{BatchError, Outcome, ReceiptId};
 use reconnect::Backoff;
 pub use reconnect::{Reconnect, ServerChooser};
-pub use resume_position::{LastBookmarks, ResumePosition, SequenceRange};
+pub use resume_position::{LastBookmarks, PositionsByInstance, ResumePosition, SequenceRange};
 pub use subscription::{RecordsSpec, SubscriptionSpec};
 use subscription::{Replacement, Subscriptions, bad_option};
 
@@ -264,6 +264,26 @@ pub enum Event {
         topic: String,
         /// It begins now.
         begins_now: bool,
+    },
+    /// A subscription was on another instance before, and has no place in the log of this one.
+    PlaceMissing {
+        /// The topic of the subscription.
+        topic: String,
+        /// It begins at the beginning of the log again, and what it has is dropped. Otherwise it
+        /// continues after the last message of each publisher. A message of another one may be
+        /// missed.
+        begins_again: bool,
+    },
+    /// Places in the logs of instances: a subscription has everything up to them.
+    Places {
+        /// The subscription.
+        subscription: u32,
+        /// The last message that it was given before.
+        after: Option<Bookmark>,
+        /// As that of the messages.
+        generation: u16,
+        /// All places that are known.
+        places: Arc<PositionsByInstance>,
     },
     /// The server accepted a subscription, and has a note about it for a person.
     SubscriptionNote {
@@ -605,6 +625,11 @@ impl ClientCore {
     /// The number of times that a subscription got a new bookmark, modulo 65,536.
     pub fn generation(&self, number: u32) -> u16 {
         self.subscriptions.generation(number)
+    }
+
+    /// The bookmark with which a subscription began.
+    pub fn subscription_bookmark(&self, number: u32) -> Option<&str> {
+        self.subscriptions.spec(number)?.bookmark.as_deref()
     }
 
     /// The place after the last message that a subscription received.

@@ -10,12 +10,16 @@ use std::sync::Arc;
 use quire_types::Bookmark;
 
 use super::resume_position::ranges_of;
-use super::{Lease, Message, SequenceRange};
+use super::{Lease, Message, PositionsByInstance, SequenceRange};
 
 /// The most messages, from the first unprocessed one on, whose state is remembered, 32 bytes each.
 /// A handler that fails on one message and continues with others fills it. From then on the
 /// position does not move, and later messages are delivered again after a restart.
 const OUTSTANDING_MAX: usize = 1_000_000;
+
+/// The most places that wait for the processing of messages. At the limit, the last one is
+/// replaced.
+const TOLD_MAX: usize = 16;
 
 /// The ordinal of a message that is not tracked.
 const UNTRACKED: u64 = u64::MAX;
@@ -38,6 +42,12 @@ pub struct SubscriptionProgress {
     /// Leases of messages that a loop got. They are acknowledged when the loop asks for the next
     /// message.
     leases: Vec<Arc<Lease>>,
+    /// Places, each with the message after which it counts.
+    told: VecDeque<(Bookmark, Arc<PositionsByInstance>)>,
+    /// Those that count, and were not stored.
+    places: Option<Arc<PositionsByInstance>>,
+    /// The last message up to which all are processed.
+    last: Option<Bookmark>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +68,8 @@ pub enum Processed {
         instance: u16,
         /// The new messages.
         received: Vec<SequenceRange>,
+        /// Places up to which everything was processed, when there are later ones.
+        places: Option<Arc<PositionsByInstance>>,
     },
     /// A message after unprocessed messages.
     Ahead(Bookmark),
@@ -96,8 +108,35 @@ impl SubscriptionProgress {
         self.first += self.messages.len() as u64;
         self.messages.clear();
         self.known.clear();
+        self.told.clear();
+        (self.places, self.last) = (None, None);
         self.generation = generation;
         self.is_overflowed = false;
+    }
+
+    /// Places were told after a message was given to the program. They count when it and all
+    /// earlier messages are processed, and are stored with the next progress.
+    pub fn told_places(
+        &mut self,
+        generation: u16,
+        after: Option<Bookmark>,
+        places: &Arc<PositionsByInstance>,
+    ) {
+        if generation != self.generation {
+            return;
+        }
+        match after.filter(|after| Some(*after) != self.last) {
+            None => {
+                self.told.clear();
+                self.places = Some(Arc::clone(places));
+            }
+            Some(after) => {
+                if self.told.len() >= TOLD_MAX {
+                    self.told.pop_back();
+                }
+                self.told.push_back((after, Arc::clone(places)));
+            }
+        }
     }
 
     /// A message is handed out. Returns its ordinal. `None`: it was processed before, and is not to
@@ -158,6 +197,13 @@ impl SubscriptionProgress {
     /// The first `count` are processed.
     fn take(&mut self, count: usize) -> Option<Processed> {
         self.first += count as u64;
+        for message in self.messages.range(..count) {
+            let Some(bookmark) = message.bookmark else { continue };
+            self.last = Some(bookmark);
+            if let Some(index) = self.told.iter().rposition(|(after, _)| *after == bookmark) {
+                self.places = self.told.drain(..=index).next_back().map(|(_, places)| places);
+            }
+        }
         let last = self
             .messages
             .range(..count)
@@ -165,6 +211,6 @@ impl SubscriptionProgress {
             .find_map(|message| Some((message.bookmark?, message.instance)));
         let received = ranges_of(self.messages.drain(..count).filter_map(|message| message.bookmark));
         let (last, instance) = last?;
-        Some(Processed::UpTo { last, instance, received })
+        Some(Processed::UpTo { last, instance, received, places: self.places.take() })
     }
 }

@@ -41,6 +41,11 @@ impl ClientCore {
                     self.subscriptions.told(subscription, bookmark, &self.instance);
                 }
             }
+            Reply::Places { places, subscriptions } => {
+                for subscription in subscriptions.iter() {
+                    self.events.extend(self.subscriptions.told_places(subscription, places));
+                }
+            }
             Reply::SubscriptionEnded { subscription, code, reason } => {
                 self.leases.ended(subscription);
                 if self.subscriptions.remove(subscription) {

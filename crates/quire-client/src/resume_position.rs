@@ -2,8 +2,10 @@
 //! has processed.
 //!
 //! On the instance where it was taken, a position is one bookmark. Another instance may have the
-//! same messages in another order. For that instance the position is the last bookmark of every
-//! publisher.
+//! same messages in another order. For that instance the position is a *place* that instances have
+//! told: a position of its log, up to which the subscription has everything. The messages after it
+//! that the subscription has are dropped. Without places, the position there is the last bookmark
+//! of every publisher.
 //!
 //! Messages of a publisher can arrive late, after higher sequences: they were on another instance,
 //! and could not be sent at first. So the sequences that a subscription passed over are kept, too.
@@ -12,13 +14,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
+use quire_command::LogPlace;
 use quire_types::{Bookmark, PublisherId};
 use rustc_hash::FxBuildHasher;
 
 /// The most publishers whose last bookmark is kept. One list on the wire has room for them
 /// (docs/protocol.md, limits). Above it, the least recently active publisher is forgotten. On
-/// another instance, a new message of this publisher may then be missed, if it is there before the
-/// new messages of all other publishers.
+/// another instance, its messages after the place are then received again. Without a place, a new
+/// message of it may be missed, if it is there before the new messages of all other publishers.
 const PUBLISHERS_MAX: usize = 4096;
 
 /// The most ranges of passed over sequences of a publisher. Above it, the lowest range is
@@ -29,6 +32,13 @@ const PASSED_MAX: usize = 64;
 /// below the last sequence of the publisher. The messages between are sent again, and dropped.
 const ASKED_MAX: u64 = 10_000;
 
+/// The most instances whose place is kept: more than replicate to each other.
+const INSTANCES_MAX: usize = 256;
+
+/// The beginning of the log, and its end.
+const EPOCH: &str = "0";
+const NOW: &str = "0|1|";
+
 /// The position of a subscription.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResumePosition {
@@ -38,8 +48,26 @@ pub struct ResumePosition {
     pub last: Option<Bookmark>,
     /// The last message of every publisher.
     pub publishers: LastBookmarks,
+    /// The places in the logs of instances. `None`: no instance has told any. It does not
+    /// replicate, or has an older version.
+    pub places: Option<PositionsByInstance>,
+    /// The bookmark with which the subscription began; `None`: not known.
+    pub start: Option<Arc<str>>,
     /// Messages after the position that were processed before earlier ones.
     pub ahead: BTreeSet<Bookmark>,
+}
+
+/// Positions of logs, by the names of their instances. Everything up to them was received.
+pub type PositionsByInstance = BTreeMap<Arc<str>, LogPlace>;
+
+/// The beginning of a subscription that continues.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Continuation {
+    /// The bookmark; `None`: the one that was requested.
+    pub bookmark: Option<String>,
+    /// The position in the log of the instance. When the log has another number, the bookmark
+    /// counts.
+    pub place: Option<LogPlace>,
 }
 
 /// Messages of a publisher that were received one after the other.
@@ -72,6 +100,8 @@ pub struct LastBookmarks {
 /// The messages that were noted of a publisher.
 #[derive(Clone, Debug, Default)]
 struct Noted {
+    /// Nothing below it was received.
+    first: u64,
     last: u64,
     /// When it was noted.
     at: u64,
@@ -82,12 +112,22 @@ struct Noted {
 impl Noted {
     /// The messages with these sequences were received.
     fn receive(&mut self, first: u64, last: u64) {
+        if self.last == 0 {
+            (self.first, self.last) = (first, last);
+            return;
+        }
+        if first < self.first {
+            let next = last.saturating_add(1);
+            if next < self.first {
+                self.passed.push_front((next, self.first - 1));
+            }
+            self.first = first;
+        }
         if last <= self.last {
             return self.fill(first, last);
         }
         let next = self.last.saturating_add(1);
-        // Before its first message, nothing was passed over.
-        if self.last > 0 && first > next {
+        if first > next {
             self.passed.push_back((next, first - 1));
         } else if first < next {
             self.fill(first, self.last);
@@ -119,7 +159,7 @@ impl Noted {
 
     fn has(&self, sequence: u64) -> bool {
         let is_in = |range: &(u64, u64)| (range.0..=range.1).contains(&sequence);
-        sequence <= self.last && !self.passed.iter().rev().any(is_in)
+        (self.first..=self.last).contains(&sequence) && !self.passed.iter().rev().any(is_in)
     }
 
     /// The last sequence before everything that may come.
@@ -148,13 +188,63 @@ impl ResumePosition {
         }
     }
 
-    /// The bookmark that a subscription at this position sends to `instance`; `None` = it has not
-    /// begun.
-    pub fn resume_on(&self, instance: &str) -> Option<String> {
-        let last = self.last?;
-        if *self.instance == *instance {
-            return Some(text_of(last));
+    /// It has no progress to keep.
+    pub fn is_empty(&self) -> bool {
+        self.last.is_none() && self.ahead.is_empty()
+    }
+
+    /// An instance has told places: everything up to them was received. Those of a log with an
+    /// earlier number are replaced.
+    pub fn note_places<'a>(&mut self, told: impl IntoIterator<Item = (&'a str, LogPlace)>) {
+        let places = self.places.get_or_insert_default();
+        for (instance, place) in told {
+            if let Some(known) = places.get_mut(instance) {
+                *known = place.max(*known);
+            } else if places.len() < INSTANCES_MAX {
+                places.insert(instance.into(), place);
+            }
         }
+    }
+
+    /// How a subscription at this position continues on `instance`.
+    pub(super) fn continue_on(&self, instance: &str) -> Continuation {
+        let Some(last) = self.last else {
+            // It received nothing. From the beginning of the log it misses nothing.
+            let place = self.places.as_ref().and_then(|places| places.get(instance)).copied();
+            let is_at_epoch = self.start.as_deref().is_some_and(is_epoch);
+            let unknown = (self.places.is_some() && !is_at_epoch).then(LogPlace::default);
+            return Continuation { bookmark: None, place: place.or(unknown) };
+        };
+        if *self.instance == *instance {
+            return Continuation { bookmark: Some(text_of(last)), place: None };
+        }
+        let Some(places) = &self.places else {
+            return Continuation { bookmark: self.list(), place: None };
+        };
+        // Without a place there, the instance says that it has none.
+        let place = places.get(instance).copied().unwrap_or_default();
+        Continuation { bookmark: self.begin_again(), place: Some(place) }
+    }
+
+    /// The bookmark on an instance where it has no place. The beginning of the log is the same
+    /// everywhere. Of another start it is not known which messages an instance has before it.
+    fn begin_again(&self) -> Option<String> {
+        match self.start.as_deref() {
+            Some(start) if is_epoch(start) => Some(EPOCH.to_owned()),
+            None | Some(NOW) => self.list(),
+            Some(start) if start.contains(['[', '(']) => self.list(),
+            Some(start) => {
+                let room = PUBLISHERS_MAX.saturating_sub(start.split(',').count());
+                let bookmarks: Vec<_> = self.publishers.before_passed().collect();
+                let newest = &bookmarks[bookmarks.len().saturating_sub(room)..];
+                let list = newest.iter().map(Bookmark::to_string);
+                Some(std::iter::once(start.to_owned()).chain(list).collect::<Vec<_>>().join(","))
+            }
+        }
+    }
+
+    /// The last messages of all publishers; `None`: there are none.
+    fn list(&self) -> Option<String> {
         let mut list: Vec<String> =
             self.publishers.before_passed().map(|bookmark| bookmark.to_string()).collect();
         // A single bookmark would be a position in the log there, and not the messages up to it.
@@ -163,6 +253,10 @@ impl ResumePosition {
         }
         (!list.is_empty()).then(|| list.join(","))
     }
+}
+
+fn is_epoch(start: &str) -> bool {
+    matches!(start.trim(), EPOCH | "0|0|")
 }
 
 impl LastBookmarks {
@@ -185,11 +279,14 @@ impl LastBookmarks {
     }
 
     /// The messages up to this one, when nothing was passed over: those after the last one of the
-    /// publisher.
+    /// publisher, or all of them.
     pub fn range_to(&self, bookmark: Bookmark) -> SequenceRange {
         let Bookmark { publisher, sequence } = bookmark;
-        let noted = self.by_publisher.get(&publisher.get());
-        let next = noted.map(|noted| noted.last.saturating_add(1)).filter(|next| *next <= sequence);
+        // Earlier versions did not keep the first message of a publisher.
+        let Some(noted) = self.by_publisher.get(&publisher.get()) else {
+            return SequenceRange { publisher, first: 1.min(sequence), last: sequence };
+        };
+        let next = Some(noted.last.saturating_add(1)).filter(|next| *next <= sequence);
         SequenceRange { publisher, first: next.unwrap_or(sequence), last: sequence }
     }
 
@@ -201,12 +298,16 @@ impl LastBookmarks {
             let before = before.find(|other| other.publisher == range.publisher);
             let noted = || self.by_publisher.get(&range.publisher.get()).map(|noted| noted.last);
             let last = before.map(|before| before.last).or_else(noted);
-            last.map_or(range.first == range.last, |last| last.checked_add(1) == Some(range.first))
+            last.map_or(range.first == 1, |last| last.checked_add(1) == Some(range.first))
         })
     }
 
-    /// Whether the message was received. Of a publisher with messages, those before its first one
-    /// count as received.
+    /// Whether the publisher is known.
+    pub fn knows(&self, publisher: PublisherId) -> bool {
+        self.by_publisher.contains_key(&publisher.get())
+    }
+
+    /// Whether the message was received.
     pub fn has(&self, bookmark: Bookmark) -> bool {
         self.by_publisher.get(&bookmark.publisher.get()).is_some_and(|noted| noted.has(bookmark.sequence))
     }
@@ -216,9 +317,9 @@ impl LastBookmarks {
     pub fn ranges(&self) -> Vec<SequenceRange> {
         let mut ranges = Vec::new();
         for publisher in self.order.values() {
-            let Some(Noted { last, passed, .. }) = self.by_publisher.get(publisher) else { continue };
+            let Some(Noted { first, last, passed, .. }) = self.by_publisher.get(publisher) else { continue };
             let publisher = PublisherId(*publisher);
-            let mut first = passed.front().map_or(*last, |range| range.0 - 1);
+            let mut first = *first;
             for (begin, end) in passed {
                 ranges.push(SequenceRange { publisher, first, last: begin - 1 });
                 first = end + 1;
@@ -251,7 +352,8 @@ impl PartialEq for LastBookmarks {
         self.by_publisher.len() == other.by_publisher.len()
             && self.by_publisher.iter().all(|(publisher, noted)| {
                 let other = other.by_publisher.get(publisher);
-                other.is_some_and(|other| (other.last, &other.passed) == (noted.last, &noted.passed))
+                let view = |noted: &Noted| (noted.first, noted.last, noted.passed.clone());
+                other.is_some_and(|other| view(other) == view(noted))
             })
     }
 }
@@ -290,7 +392,7 @@ pub(super) fn ranges_of(bookmarks: impl Iterator<Item = Bookmark>) -> Vec<Sequen
 /// A bookmark as subscriptions name it. The first position of the log is EPOCH.
 pub(super) fn text_of(bookmark: Bookmark) -> String {
     if bookmark.publisher.get() == 0 && bookmark.sequence == 0 {
-        "0".to_owned()
+        EPOCH.to_owned()
     } else {
         bookmark.to_string()
     }
@@ -311,16 +413,20 @@ mod tests {
         Bookmark { publisher: PublisherId(publisher), sequence }
     }
 
+    fn bookmark_on(resume_position: &ResumePosition, instance: &str) -> Option<String> {
+        resume_position.continue_on(instance).bookmark
+    }
+
     #[test]
-    fn a_place_is_exact_on_its_instance_and_a_list_elsewhere() {
+    fn without_places_a_position_is_exact_on_its_instance_and_a_list_elsewhere() {
         let mut resume_position = ResumePosition::default();
-        assert_eq!(resume_position.resume_on(""), None);
+        assert_eq!(resume_position.continue_on(""), Continuation::default());
         let one: Arc<str> = "one".into();
         resume_position.reach(bookmark(7, 3), &one, &[range(7, 1, 3)]);
-        assert_eq!(resume_position.resume_on("two").as_deref(), Some("7|3|,7|3|"), "a list");
+        assert_eq!(bookmark_on(&resume_position, "two").as_deref(), Some("7|3|,7|3|"), "a list");
         resume_position.reach(bookmark(5, 9), &one, &[range(5, 9, 9)]);
-        assert_eq!(resume_position.resume_on("one").as_deref(), Some("5|9|"));
-        assert_eq!(resume_position.resume_on("two").as_deref(), Some("7|3|,5|9|"));
+        assert_eq!(bookmark_on(&resume_position, "one").as_deref(), Some("5|9|"));
+        assert_eq!(bookmark_on(&resume_position, "two").as_deref(), Some("7|3|,5|9|"));
     }
 
     #[test]
@@ -328,16 +434,16 @@ mod tests {
         let mut resume_position = ResumePosition::default();
         let one: Arc<str> = "one".into();
         resume_position.reach(bookmark(7, 9), &one, &[range(7, 2, 4), range(7, 7, 7), range(7, 9, 9)]);
-        assert_eq!(resume_position.resume_on("two").as_deref(), Some("7|4|,7|4|"));
-        assert_eq!(resume_position.resume_on("one").as_deref(), Some("7|9|"));
+        assert_eq!(bookmark_on(&resume_position, "two").as_deref(), Some("7|4|,7|4|"));
+        assert_eq!(bookmark_on(&resume_position, "one").as_deref(), Some("7|9|"));
         resume_position.reach(bookmark(7, 6), &one, &[range(7, 5, 6)]);
-        assert_eq!(resume_position.resume_on("two").as_deref(), Some("7|7|,7|7|"));
+        assert_eq!(bookmark_on(&resume_position, "two").as_deref(), Some("7|7|,7|7|"));
         let last = 8 + ASKED_MAX;
         resume_position.reach(bookmark(7, last), &one, &[range(7, 10, last)]);
-        assert_eq!(resume_position.resume_on("two").as_deref(), Some("7|7|,7|7|"));
+        assert_eq!(bookmark_on(&resume_position, "two").as_deref(), Some("7|7|,7|7|"));
         resume_position.reach(bookmark(7, last + 1), &one, &[range(7, last + 1, last + 1)]);
         let list = format!("7|{0}|,7|{0}|", last + 1);
-        assert_eq!(resume_position.resume_on("two"), Some(list));
+        assert_eq!(bookmark_on(&resume_position, "two"), Some(list));
         assert!(!resume_position.publishers.has(bookmark(7, 8)), "it may still come late");
     }
 
@@ -370,12 +476,9 @@ mod tests {
                 last_bookmarks.receive(&ranges);
                 prop_assert_eq!(&alone, &last_bookmarks, "in ranges or one by one");
                 for (publisher, sequences) in &received {
-                    let last = *sequences.iter().max().unwrap();
                     for sequence in 1..42 {
-                        let is_before_first = sequence < sequences[0];
                         let has = last_bookmarks.has(bookmark(*publisher, sequence));
-                        let is_known = is_before_first || sequences.contains(&sequence);
-                        prop_assert_eq!(has, is_known && sequence <= last, "{}|{}", publisher, sequence);
+                        prop_assert_eq!(has, sequences.contains(&sequence), "{}|{}", publisher, sequence);
                     }
                 }
                 let mut again = LastBookmarks::default();
@@ -406,14 +509,14 @@ mod tests {
     #[test]
     fn messages_that_follow_each_other_are_next() {
         let mut last_bookmarks = LastBookmarks::default();
-        assert!(last_bookmarks.is_next(&[range(7, 4, 4), range(8, 1, 1), range(7, 5, 6)]));
-        assert!(!last_bookmarks.is_next(&[range(7, 4, 4), range(7, 6, 7)]));
-        assert!(!last_bookmarks.is_next(&[range(7, 4, 5)]));
+        assert!(last_bookmarks.is_next(&[range(7, 1, 4), range(8, 1, 1), range(7, 5, 6)]));
+        assert!(!last_bookmarks.is_next(&[range(7, 1, 4), range(7, 6, 7)]));
+        assert!(!last_bookmarks.is_next(&[range(7, 4, 5)]), "nothing is said of the first three");
         last_bookmarks.receive(&[range(7, 4, 5)]);
         assert!(last_bookmarks.is_next(&[range(7, 6, 9)]));
         assert!(!last_bookmarks.is_next(&[range(7, 7, 9)]) && !last_bookmarks.is_next(&[range(7, 3, 3)]));
         assert_eq!(last_bookmarks.range_to(bookmark(7, 8)), range(7, 6, 8));
-        assert_eq!(last_bookmarks.range_to(bookmark(9, 8)), range(9, 8, 8));
+        assert_eq!(last_bookmarks.range_to(bookmark(9, 8)), range(9, 1, 8));
         assert_eq!(last_bookmarks.range_to(bookmark(7, 5)), range(7, 5, 5));
     }
 

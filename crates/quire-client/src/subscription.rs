@@ -9,12 +9,13 @@ use quire_types::Bookmark;
 use super::command::CommandId;
 use super::last_values::packed;
 use super::message::Cause;
-use super::resume_position::{ranges_of, text_of};
+use super::resume_position::{Continuation, ranges_of, text_of};
 use super::view::{Name, Shown, View};
 use super::{Event, Failure, Instance, LastBookmarks, Message, Renewal, ResumePosition};
 use quire_command::subscribe::{Family, Former, FormerLog, OptionError, OptionName, OptionSet, Request};
 use quire_command::{
-    Acks, Code, KEY_SIZE_MAX, Keys, MessageKind, OofReason, Subscribe, SubscribeOptions, Texts, put_key,
+    Acks, Code, KEY_SIZE_MAX, Keys, MessageKind, OofReason, PlaceList, Subscribe, SubscribeOptions, Texts,
+    put_key,
 };
 use quire_wire::Encode;
 
@@ -178,6 +179,8 @@ struct SubscriptionEntry {
     /// The same for subscriptions that were resumed with one command: they share a replay. A
     /// connection enters them again paused, and then resumes them with one command.
     together: Option<u32>,
+    /// The last message that the program was given.
+    given: Option<Bookmark>,
     /// It is resumed with others when the connection has entered all of them.
     awaits_resume: bool,
     /// The queue that delivers its messages, if the messages do not name it.
@@ -192,7 +195,10 @@ struct SubscriptionEntry {
 impl Subscriptions {
     pub fn add(&mut self, spec: SubscriptionSpec) -> u32 {
         let number = self.next_number();
-        let resume_position = spec.resume_position.clone().unwrap_or_default();
+        let resume_position = spec.resume_position.clone().unwrap_or_else(|| ResumePosition {
+            start: spec.bookmark.as_deref().map(Arc::from),
+            ..ResumePosition::default()
+        });
         // It is unknown on which instance a stored position was taken, so any of its messages may
         // arrive a second time.
         let catches_up = resume_position.last.is_some();
@@ -211,6 +217,7 @@ impl Subscriptions {
             is_bookmark_missing: false,
             is_held: false,
             together: None,
+            given: None,
             awaits_resume: false,
             queue: None,
         };
@@ -259,7 +266,9 @@ impl Subscriptions {
         let Some(entry) = self.entries.get_mut(&number) else { return };
         entry.accepted = true;
         if spec.bookmark.is_some() {
-            entry.resume_position = ResumePosition::default();
+            let start = spec.bookmark.as_deref().map(Arc::from);
+            entry.resume_position = ResumePosition { start, ..ResumePosition::default() };
+            entry.given = None;
             entry.catches_up = false;
             entry.generation = entry.generation.wrapping_add(1);
             entry.view = None;
@@ -492,7 +501,7 @@ impl Subscriptions {
             entry.is_of_queue |= detail > 0;
             return None;
         }
-        let is_missing = detail != 0;
+        let (is_missing, has_no_place) = (detail & 1 != 0, detail & 2 != 0);
         // A replacement with another bookmark begins again.
         let begins_anew = replacement.is_some_and(|spec| spec.bookmark.is_some());
         entry.is_bookmark_missing = is_missing || (entry.is_bookmark_missing && !begins_anew);
@@ -502,8 +511,13 @@ impl Subscriptions {
             entry.catches_up = false;
             entry.resume_position.publishers = LastBookmarks::default();
         }
+        let topic = || spec.topic.clone();
+        if has_no_place && !is_missing {
+            let start = entry.resume_position.start.as_deref();
+            return Some(Event::PlaceMissing { topic: topic(), begins_again: start == Some("0") });
+        }
         is_missing.then(|| Event::BookmarkMissing {
-            topic: spec.topic.clone(),
+            topic: topic(),
             begins_now: spec.options.has(SubscribeOptions::NOT_FOUND_NOW),
         })
     }
@@ -561,6 +575,7 @@ impl Subscriptions {
             let had = &entry.resume_position.publishers;
             messages.retain(|message| message.bookmark().is_none_or(|bookmark| !had.has(bookmark)));
         }
+        entry.given = messages.iter().rev().find_map(Message::bookmark).or(entry.given);
         if entry.spec.options.has(SubscribeOptions::DELETIONS) {
             let received = std::mem::take(messages);
             received.into_iter().for_each(|message| message.add_each_deleted(messages));
@@ -578,6 +593,15 @@ impl Subscriptions {
             entry.resume_position.reach(resume_position, &instance.name, &[]);
             entry.follow_log();
         }
+    }
+
+    /// The server sent places for a subscription. Everything up to them was received.
+    pub fn told_places(&mut self, number: u32, told: PlaceList<'_>) -> Option<Event> {
+        let entry = self.entries.get_mut(&number)?;
+        entry.resume_position.note_places(told.iter());
+        let places = Arc::new(entry.resume_position.places.clone()?);
+        let (after, generation) = (entry.given, entry.generation);
+        Some(Event::Places { subscription: number, after, generation, places })
     }
 
     /// The replay has caught up: this is not asked for again. Or a query is answered, and is
@@ -667,7 +691,8 @@ impl Subscriptions {
         let has_bookmark = entry.spec.bookmark.is_some()
             || replacement.is_some_and(|replacement| replacement.after_bookmark);
         let bookmark = spec.bookmark.as_deref().filter(|_| !replace);
-        let resume = bookmark.and_then(|bookmark| resumed(&entry.resume_position, bookmark, &self.instance));
+        let resume = bookmark.map(|bookmark| resumed(&entry.resume_position, bookmark, &self.instance));
+        let Continuation { bookmark: resume, place } = resume.unwrap_or_default();
         // The records of an earlier state are not asked for again when messages after it have
         // arrived, nor by a replacement.
         let is_of_log = replace && entry.spec.bookmark.is_some();
@@ -707,6 +732,8 @@ impl Subscriptions {
             top_n,
             skip_n,
             keys: begun.keys.filter(|_| is_keyed),
+            takes_places: spec.bookmark.is_some(),
+            place,
             ..begun
         };
         quire_command::Command::Subscribe(subscribe).encode(out);
@@ -825,12 +852,13 @@ fn is_elsewhere(resume_position: &ResumePosition, instance: &str) -> bool {
 /// The bookmark with which to continue from the resume position on `instance`; `None` = the
 /// bookmark that was requested at first. A range keeps its end, and has no list. On another
 /// instance it begins again, and repeated messages are dropped.
-fn resumed(resume_position: &ResumePosition, bookmark: &str, instance: &str) -> Option<String> {
+fn resumed(resume_position: &ResumePosition, bookmark: &str, instance: &str) -> Continuation {
     match bookmark.trim_start().strip_prefix(['[', '(']).and_then(|range| range.split_once(':')) {
         Some((_, end)) => {
-            let last = resume_position.last.filter(|_| *resume_position.instance == *instance)?;
-            Some(format!("({}:{end}", text_of(last)))
+            let last = resume_position.last.filter(|_| *resume_position.instance == *instance);
+            let bookmark = last.map(|last| format!("({}:{end}", text_of(last)));
+            Continuation { bookmark, place: None }
         }
-        None => resume_position.resume_on(instance),
+        None => resume_position.continue_on(instance),
     }
 }

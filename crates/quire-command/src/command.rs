@@ -375,6 +375,19 @@ pub struct Subscribe<'a> {
     pub projection: Option<Texts<'a>>,
     /// With `projection`: the fields that make the groups. `None` = one group.
     pub grouping: Option<Texts<'a>>,
+    /// The client takes [`Reply::Places`](crate::Reply::Places).
+    pub takes_places: bool,
+    /// With a bookmark: it begins after this position instead, when the log there has this number.
+    pub place: Option<LogPlace>,
+}
+
+/// A position of the log with a number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LogPlace {
+    /// The number of the log; 0: none is known.
+    pub log: u64,
+    /// The position.
+    pub position: u64,
 }
 
 /// Ends a subscription.

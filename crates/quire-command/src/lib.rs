@@ -12,12 +12,13 @@ pub mod subscribe;
 
 pub use code::{Code, TOKEN_EXPIRED};
 pub use command::{
-    Acks, Command, DefineQueue, Extend, LinkAction, Logon, Maintain, Publish, PublishBatch, Query, Selection,
-    Settle, SowDelete, Subject, Subscribe, SubscribeOptions, Unsubscribe, WaitingLogon,
+    Acks, Command, DefineQueue, Extend, LinkAction, LogPlace, Logon, Maintain, Publish, PublishBatch, Query,
+    Selection, Settle, SowDelete, Subject, Subscribe, SubscribeOptions, Unsubscribe, WaitingLogon,
 };
 pub use packed::{
-    BatchItems, BegunMessages, Bookmarks, KEYS_MAX, Keys, SETTLE_BOOKMARKS_MAX, SubscriptionNumbers,
-    TEXTS_MAX, Texts, put_batch_item, put_begun_queue, put_bookmark, put_key, put_text,
+    BatchItems, BegunMessages, Bookmarks, KEYS_MAX, Keys, PlaceList, SETTLE_BOOKMARKS_MAX,
+    SubscriptionNumbers, TEXTS_MAX, Texts, put_batch_item, put_begun_queue, put_bookmark, put_key, put_place,
+    put_text,
 };
 pub use quire_types::TOPIC_SIZE_MAX;
 pub use reply::{

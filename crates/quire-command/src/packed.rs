@@ -4,6 +4,8 @@
 //! is part of this crate: all numbers are little endian. A codec whose protocol has another form
 //! writes the list into a separate buffer.
 
+use crate::command::LogPlace;
+
 /// A list of subscription numbers, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubscriptionNumbers<'a>(&'a [u8]);
@@ -23,6 +25,51 @@ impl<'a> SubscriptionNumbers<'a> {
     pub fn iter(self) -> impl Iterator<Item = u32> {
         self.0.as_chunks::<4>().0.iter().map(|number| u32::from_le_bytes(*number))
     }
+}
+
+/// Positions of the logs of instances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlaceList<'a>(&'a [u8]);
+
+impl<'a> PlaceList<'a> {
+    /// From places as [`put_place`] writes them; `None` when bytes are left over, or a name is not
+    /// text.
+    pub fn from_bytes(bytes: &'a [u8]) -> Option<Self> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            take_place(&mut rest)?;
+        }
+        Some(PlaceList(bytes))
+    }
+
+    /// The places as bytes.
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// The name of each instance, with the place in its log.
+    pub fn iter(self) -> impl Iterator<Item = (&'a str, LogPlace)> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || take_place(&mut rest))
+    }
+}
+
+fn take_place<'a>(bytes: &mut &'a [u8]) -> Option<(&'a str, LogPlace)> {
+    let (log, rest) = bytes.split_first_chunk::<8>()?;
+    let (position, rest) = rest.split_first_chunk::<8>()?;
+    let (size, rest) = rest.split_first_chunk::<2>()?;
+    let (name, rest) = rest.split_at_checked(u16::from_le_bytes(*size).into())?;
+    *bytes = rest;
+    let place = LogPlace { log: u64::from_le_bytes(*log), position: u64::from_le_bytes(*position) };
+    Some((std::str::from_utf8(name).ok()?, place))
+}
+
+/// Appends the place in the log of an instance. Its name has at most 65,535 bytes.
+pub fn put_place(out: &mut Vec<u8>, instance: &str, place: LogPlace) {
+    out.extend_from_slice(&place.log.to_le_bytes());
+    out.extend_from_slice(&place.position.to_le_bytes());
+    out.extend_from_slice(&(instance.len() as u16).to_le_bytes());
+    out.extend_from_slice(instance.as_bytes());
 }
 
 /// The data of the messages of a batch. The sizes are correct: [`BatchItems::from_bytes`] checked

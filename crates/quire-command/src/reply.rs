@@ -1,7 +1,7 @@
 //! The replies of a server.
 
 use crate::code::Code;
-use crate::packed::SubscriptionNumbers;
+use crate::packed::{PlaceList, SubscriptionNumbers};
 use quire_types::Headers;
 
 /// A reply of a server.
@@ -20,6 +20,7 @@ pub enum Reply<'a> {
     LeaseLost { subscription: u32, reason: LeaseEnd, publisher: u64, sequence: u64, queue: Option<&'a str> },
     ResumePosition { publisher: u64, sequence: u64, subscriptions: SubscriptionNumbers<'a> },
     JournalFile { command: u32, json: &'a str },
+    Places { places: PlaceList<'a>, subscriptions: SubscriptionNumbers<'a> },
 }
 
 /// Why a lease ended without a command of its holder.

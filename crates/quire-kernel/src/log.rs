@@ -16,6 +16,7 @@ use quire_journal::{
 use super::entitlement::Nameable;
 use super::failure::Failure;
 use super::replicated::{Destinations, Replicated};
+use quire_link::Places;
 use quire_types::time::{Instant, Now};
 
 /// The bytes that wait for the disk count as a single publish up to this size. More bytes are from
@@ -40,6 +41,10 @@ pub struct Log {
     pub replicated: Replicated,
     /// Records may be received from other instances, or sent to them.
     pub has_links: bool,
+    /// The number of the log; 0: it has no links.
+    pub number: u64,
+    /// The places of other instances at points of the log.
+    pub places: Places,
     pub failure: Option<Failure>,
     /// Publishers were not notified of the failure yet.
     pub is_failure_news: bool,
@@ -121,6 +126,8 @@ impl Log {
             journal,
             replicated: Replicated::default(),
             has_links: false,
+            number: 0,
+            places: Places::default(),
             failure: None,
             is_failure_news: false,
             announced: Announced::default(),

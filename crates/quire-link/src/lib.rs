@@ -23,6 +23,7 @@ pub mod decide;
 mod destination;
 mod logon;
 mod members;
+mod places;
 mod ranges;
 pub mod reconcile;
 mod record;
@@ -40,6 +41,7 @@ pub use members::{
     KeptMark, MemberInfo, Members, MembersEvent, MembersOutput, NamedInstance, NotHeard, SavedMembers,
     log_number,
 };
+pub use places::{Place, PlaceVector, Places, PlacesFrame, Required};
 pub use ranges::SequenceRanges;
 pub use record::{SentRecord, for_frame};
 pub use source::{

@@ -356,14 +356,20 @@ impl Members {
     /// them is not known. A link to `destination` that passes on the messages of all these groups
     /// sends everything that is here and can be missing there.
     pub fn groups_before(&self, destination: &str) -> Option<Vec<&str>> {
-        let mut groups = Vec::new();
+        self.senders_before(destination).map(|senders| senders.into_iter().map(|(_, group)| group).collect())
+    }
+
+    /// The instances that send to this one, without `destination`, each with its group. `None`: one
+    /// of the members is not known.
+    pub fn senders_before(&self, destination: &str) -> Option<Vec<(&str, &str)>> {
+        let mut senders = Vec::new();
         for name in self.names().into_iter().filter(|name| name != destination) {
             let other = self.others.get(&name).filter(|other| other.is_known())?;
             if other.sends_to(&self.own.name, &self.own.group) {
-                groups.push(&*other.group);
+                senders.push((&*other.name, &*other.group));
             }
         }
-        Some(groups)
+        Some(senders)
     }
 
     /// The last message of a member that is known here.

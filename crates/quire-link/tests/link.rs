@@ -593,7 +593,7 @@ impl World {
                 pipe.is_wanting = false;
             }
             DestinationOutput::Answered { .. } => unreachable!("nothing is asked"),
-            DestinationOutput::LostRecord | DestinationOutput::Mark { .. } => {
+            DestinationOutput::LostRecord | DestinationOutput::Mark { .. } | DestinationOutput::Places(_) => {
                 panic!("the logs have no numbers here: {output:?}")
             }
             DestinationOutput::Note(_) | DestinationOutput::Turn => (),

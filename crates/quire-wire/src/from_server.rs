@@ -5,8 +5,8 @@ use super::frame::{
     put_headers, put_message_key, take_headers, take_message_key,
 };
 use quire_command::{
-    Ack, AckKind, Code, FailureScope, Keys, LeaseEnd, LoggedOn, Message, MessageKind, OofReason, Queued,
-    RecordHash, Reply, SubscriptionNumbers,
+    Ack, AckKind, Code, FailureScope, Keys, LeaseEnd, LoggedOn, Message, MessageKind, OofReason, PlaceList,
+    Queued, RecordHash, Reply, SubscriptionNumbers,
 };
 use quire_types::Headers;
 
@@ -22,6 +22,7 @@ const STATS: u8 = 72;
 const LEASE_LOST: u8 = 73;
 const RESUME_POSITION: u8 = 74;
 const JOURNAL_FILE: u8 = 75;
+const PLACES: u8 = 76;
 
 const FLAG_BOOKMARK: u8 = 1;
 const FLAG_QUEUED: u8 = 2;
@@ -108,6 +109,15 @@ impl<'a> Decode<'a> for Reply<'a> {
                 let (command, json) = decode_answer("journal_file", frame.body)?;
                 Ok(Reply::JournalFile { command, json })
             }
+            PLACES => {
+                let mut body = Body::new("places", frame.body);
+                let size = body.u32("size")?;
+                let bad = body.bad("places");
+                let places = PlaceList::from_bytes(body.bytes(size as usize, "places")?).ok_or(bad)?;
+                let bad = body.bad("subscriptions");
+                let subscriptions = SubscriptionNumbers::from_bytes(body.rest()).ok_or(bad)?;
+                Ok(Reply::Places { places, subscriptions })
+            }
             kind => Err(WireError::UnknownKind { kind }),
         }
     }
@@ -160,6 +170,11 @@ impl Encode for Reply<'_> {
                 })
             }
             Reply::JournalFile { command, json } => put_answer(out, JOURNAL_FILE, command, json),
+            Reply::Places { places, subscriptions } => put_frame(out, PLACES, |out| {
+                out.extend_from_slice(&(places.as_bytes().len() as u32).to_le_bytes());
+                out.extend_from_slice(places.as_bytes());
+                out.extend_from_slice(subscriptions.as_bytes());
+            }),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::frame::{Encode, Fields, FromBody, WireError, put_field, put_frame};
 use super::from_client::{QUERY, SOW_DELETE, SUBSCRIBE, decode_acks, put_command};
-use quire_command::{Keys, Query, SowDelete, Subscribe, SubscribeOptions, Texts};
+use quire_command::{Keys, LogPlace, Query, SowDelete, Subscribe, SubscribeOptions, Texts};
 
 impl Encode for Subscribe<'_> {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -46,6 +46,12 @@ impl Encode for Subscribe<'_> {
             if let Some(grouping) = self.grouping {
                 put_field(out, 22, grouping.as_bytes());
             }
+            if self.takes_places {
+                put_field(out, 128, &[]);
+            }
+            if let Some(LogPlace { log, position }) = self.place {
+                put_field(out, 129, [log.to_le_bytes(), position.to_le_bytes()].as_flattened());
+            }
         });
     }
 }
@@ -72,6 +78,15 @@ impl<'a> FromBody<'a> for Subscribe<'a> {
                 13 => subscribe.select = Some(fields.text(value, "select")?),
                 21 => subscribe.projection = Some(take_texts(&fields, value, "projection")?),
                 22 => subscribe.grouping = Some(take_texts(&fields, value, "grouping")?),
+                128 => {
+                    let [] = fields.array(value, "takes_places")?;
+                    subscribe.takes_places = true;
+                }
+                129 => {
+                    let number = u128::from_le_bytes(fields.array(value, "place")?);
+                    let (log, position) = (number as u64, (number >> 64) as u64);
+                    subscribe.place = Some(LogPlace { log, position });
+                }
                 tag => result.take(&fields, tag, value)?,
             }
         }

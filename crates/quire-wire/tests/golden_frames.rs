@@ -49,6 +49,8 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
         keys: None,
         projection: None,
         grouping: None,
+        takes_places: false,
+        place: None,
     };
     let query = Query {
         projection: None,
@@ -167,6 +169,15 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
                 options: SubscribeOptions::SOW,
                 projection: Texts::from_bytes(b"\x0e\0\0\0COUNT(1) AS /n"),
                 grouping: Texts::from_bytes(b"\x02\0\0\0/a"),
+                ..subscribe.clone()
+            }),
+        ),
+        (
+            "subscribe.place",
+            Command::Subscribe(Subscribe {
+                bookmark: Some("0"),
+                takes_places: true,
+                place: Some(LogPlace { log: 7, position: 8 }),
                 ..subscribe.clone()
             }),
         ),
@@ -563,6 +574,14 @@ fn server_frames() -> Vec<(&'static str, Reply<'static>)> {
             },
         ),
         ("journal_file", Reply::JournalFile { command: 1, json: "{}" }),
+        (
+            "places",
+            Reply::Places {
+                // The number of the log, the position, and the size of the name.
+                places: PlaceList::from_bytes(b"\x07\0\0\0\0\0\0\0\x08\0\0\0\0\0\0\0\x01\0b").unwrap(),
+                subscriptions: SubscriptionNumbers::from_bytes(&[3, 0, 0, 0]).unwrap(),
+            },
+        ),
     ]
 }
 
@@ -614,6 +633,7 @@ fn server_name(frame: &Reply<'_>) -> &'static str {
         Reply::LeaseLost { .. } => "lease_lost",
         Reply::ResumePosition { .. } => "resume_position",
         Reply::JournalFile { .. } => "journal_file",
+        Reply::Places { .. } => "places",
     }
 }
 

@@ -101,6 +101,15 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
         Welcome { version: 1, instance: "b", group: "b", has_mark: true, members, ..Welcome::default() };
     let known = vec![("a", 13), ("b", 14)];
     let sent_all = SentAll { origin: "a", of: "b", log: 14, is_whole: true, known };
+    let required =
+        RequiredPlace { instance: "d", log: 15, own: Position::new(6), passed_on: Position::new(4) };
+    let places = SentPlaces {
+        log: 13,
+        position: Position::new(9),
+        known: vec![KnownPlace { instance: "c", log: 14, position: Position::new(5) }],
+        required: Some(vec![required]),
+    };
+    let unknown = SentPlaces { log: 13, position: Position::new(9), ..SentPlaces::default() };
     let frames = [
         ("hello", Frame::Hello(hello)),
         ("welcome", Frame::Welcome(welcome)),
@@ -127,6 +136,8 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
                 given: Given { done: 1, next: 9, sent: 2, left_out: vec![(PublisherId::new(7), 5, 5)] },
             },
         ),
+        ("places", Frame::Places(places)),
+        ("places_unknown", Frame::Places(unknown)),
     ];
     let encode = |(name, frame): &(&'static str, Frame<'_>)| {
         let mut bytes = Vec::new();

@@ -126,7 +126,7 @@ proptest! {
         rate in proptest::option::of(text(20)), rate_max_gap_ns: Option<u64>,
         conflation_ns: Option<u64>, conflation_key in proptest::option::of(text(60)),
         select in proptest::option::of(text(60)), order_by in proptest::option::of(text(60)), top_n: Option<u32>, skip_n: Option<u32>,
-        keys in keys(), texts in proptest::option::of(vec(text(40), 0..5)),
+        keys in keys(), texts in proptest::option::of(vec(text(40), 0..5)), takes_places: bool, place: Option<(u64, u64)>,
     ) {
         let keys = keys.as_deref().and_then(Keys::from_bytes);
         let texts = texts.map(|texts| {
@@ -134,12 +134,13 @@ proptest! {
             texts.iter().for_each(|text| put_text(&mut packed, text));
             packed
         });
+        let place = place.map(|(log, position)| LogPlace { log, position });
         let texts = texts.as_deref().and_then(Texts::from_bytes);
         client_round_trip(&Command::Subscribe(Subscribe {
             command, acks: Acks(acks), subscription, topic: &topic, filter: filter.as_deref(), bookmark: bookmark.as_deref(),
             options: SubscribeOptions(options), max_backlog, rate: rate.as_deref(), rate_max_gap_ns, conflation_ns,
             conflation_key: conflation_key.as_deref(), select: select.as_deref(), order_by: order_by.as_deref(), top_n, skip_n, keys,
-            projection: texts, grouping: texts,
+            projection: texts, grouping: texts, takes_places, place,
         }));
     }
 
@@ -205,6 +206,12 @@ proptest! {
         }
         let subscriptions = SubscriptionNumbers::from_bytes(&[1, 0, 0, 0, 7, 1, 0, 0]).unwrap();
         server_round_trip(&Reply::ResumePosition { publisher: period_ms, sequence: 7, subscriptions });
+        let mut places = Vec::new();
+        server_round_trip(&Reply::Places { places: PlaceList::from_bytes(&places).unwrap(), subscriptions });
+        for (name, position) in [(queue, 1), ("other", period_ms)] {
+            put_place(&mut places, name, LogPlace { log: period_ms, position });
+        }
+        server_round_trip(&Reply::Places { places: PlaceList::from_bytes(&places).unwrap(), subscriptions });
     }
 
     #[test]
@@ -288,12 +295,13 @@ proptest! {
     }
 
     #[test]
-    fn any_byte_of_a_frame_may_change_and_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..34) {
+    fn any_byte_of_a_frame_may_change_and_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..35) {
         let logon = Logon { version: 1, client_name: "loader", user: Some("u"), ..Logon::default() };
         let publish = Publish { sequence: 7, expiration_s: Some(1), delay: Delay::For { ns: 7 }, topic: b"orders", correlation_id: b"c", headers: trace(), key: b"k", is_delta: true, is_update: true, is_numbered: true, data: b"{}" };
         let keys = Keys::from_bytes(b"\x01a\x02bc");
         let texts = Texts::from_bytes(b"\x01\0\0\0a\x02\0\0\0bc");
-        let subscribe = Subscribe { command: 1, topic: "orders", filter: Some("/a = 1"), ..Subscribe::default() };
+        let place = Some(LogPlace { log: 7, position: 8 });
+        let subscribe = Subscribe { command: 1, topic: "orders", filter: Some("/a = 1"), takes_places: true, place, ..Subscribe::default() };
         let mut bytes = Vec::new();
         let (acks, subscriptions) = (Acks::PROCESSED, SubscriptionNumbers::from_bytes(&TWO[..8]).unwrap());
         match which {
@@ -333,6 +341,7 @@ proptest! {
                 .encode(&mut bytes),
             31 => Command::Replicate { command: 3, destination: "b", action: LinkAction::Downgrade }.encode(&mut bytes),
             32 => Command::Settle(REASONED).encode(&mut bytes),
+            33 => Reply::Places { places: PlaceList::from_bytes(&[0; 18]).unwrap(), subscriptions }.encode(&mut bytes),
             22 => Command::Inspect { command: 3, subject: Subject::Clients { after: 4 } }.encode(&mut bytes),
             _ => Command::Unsubscribe(Unsubscribe { command: 3, acks: Acks::PROCESSED, subscription: 4, begun: None }).encode(&mut bytes),
         }

@@ -119,8 +119,8 @@ impl Bookmarks {
     }
 
     /// When the next resume positions are due.
-    pub(crate) fn due(&self) -> Option<Instant> {
-        self.resume_positions.due()
+    pub(crate) fn due(&self, cx: &Context) -> Option<Instant> {
+        self.resume_positions.due(cx)
     }
 
     fn replay(&mut self, id: ReplayId) -> &mut Replay {

@@ -19,6 +19,8 @@ pub(crate) struct LogProgress {
     pub(crate) delivery: Delivery,
     /// The subscription requested resume positions.
     pub(crate) wants_resume_positions: bool,
+    /// It also takes places.
+    pub(crate) takes_places: bool,
     /// The acknowledgement that is sent when `after` reaches a position.
     pub(crate) completed: Option<PendingCompletion>,
     pub(crate) stage: Source,

@@ -6,6 +6,11 @@
 //! message up to the tail to the subscriptions that requested it, whether or not they match that
 //! message. This resume position is exact, because all matching messages up to the tail were sent
 //! before.
+//!
+//! An instance that replicates sends *places* next to it (docs/internals/copies.md, *A subscription
+//! that moves*): positions of the logs of other instances, up to which everything comes before this
+//! point, and the position of the log here. The first frame may have no place. It says that the
+//! instance replicates.
 
 use crate::context::Context;
 use std::collections::{BTreeSet, VecDeque};
@@ -17,7 +22,7 @@ use super::{Bookmarks, Source};
 use crate::session::Phase;
 use crate::session::SessionId;
 use crate::subscription::SubscriptionId;
-use quire_command::{Reply, SubscriptionNumbers};
+use quire_command::{LogPlace, PlaceList, Reply, SubscriptionNumbers, put_place};
 use quire_types::time::Instant;
 
 /// The shortest time between two resume positions. It limits the part of the log that is read again
@@ -53,6 +58,8 @@ pub(super) struct ResumePositions {
     served: Position,
     /// The last position that was sent to all subscriptions that have caught up.
     told: Option<Bookmark>,
+    /// The version of the places that were sent last.
+    told_places: u64,
     next_at: Instant,
     /// Sessions with a subscription that requested resume positions.
     sessions: BTreeSet<SessionId>,
@@ -67,6 +74,7 @@ impl ResumePositions {
             reached: last_message(journal),
             served: journal.persisted(),
             told: None,
+            told_places: 0,
             next_at: Instant::default(),
             sessions: BTreeSet::new(),
         }
@@ -105,11 +113,15 @@ impl ResumePositions {
         next.is_none_or(|messages| messages.first > position)
     }
 
-    /// When the next resume positions are due. While the tail is inside a batch, they wait until it
-    /// is at the end.
-    pub(crate) fn due(&self) -> Option<Instant> {
-        let has_news = self.reached.is_some() && self.reached != self.told && !self.sessions.is_empty();
-        (has_news && self.is_exact(self.served)).then_some(self.next_at)
+    /// When the next resume positions or places are due.
+    pub(crate) fn due(&self, cx: &Context) -> Option<Instant> {
+        let has_news = self.next().is_some() || cx.log.places.version() != self.told_places;
+        (has_news && !self.sessions.is_empty()).then_some(self.next_at)
+    }
+
+    /// The next resume position. While the tail is inside a batch, it waits until it is at the end.
+    fn next(&self) -> Option<Bookmark> {
+        self.reached.filter(|reached| Some(*reached) != self.told && self.is_exact(self.served))
     }
 
     /// The next resume position is sent even if the log does not grow.
@@ -126,11 +138,14 @@ impl Bookmarks {
     /// The pass over newly persisted records is done for this turn.
     pub(crate) fn send_resume_positions(&mut self, cx: &mut Context) {
         self.resume_positions.reach(cx.log.served);
-        if self.resume_positions.due().is_none_or(|at| at > cx.clock.now.instant) {
+        cx.log.places.handle_reached(cx.log.served);
+        if self.resume_positions.due(cx).is_none_or(|at| at > cx.clock.now.instant) {
             return;
         }
-        let Some(reached) = self.resume_positions.reached else { return };
-        self.resume_positions.told = Some(reached);
+        let reached = self.resume_positions.next();
+        self.resume_positions.told = reached.or(self.resume_positions.told);
+        self.resume_positions.told_places = cx.log.places.version();
+        let places = (cx.log.number != 0).then(|| current_places(cx));
         self.resume_positions.next_at = cx.clock.now.instant + INTERVAL;
         for id in self.resume_positions.sessions.iter().copied().collect::<Vec<_>>() {
             let session = &cx.clients.sessions.all[id];
@@ -145,15 +160,24 @@ impl Bookmarks {
                     _ => false,
                 };
                 let is_served = is_at_tail && !holds;
-                progress.wants_resume_positions.then_some((*number, is_served))
+                progress.wants_resume_positions.then_some((*number, is_served, progress.takes_places))
             });
-            let wanting: Vec<(u32, bool)> = wanting.collect();
+            let wanting: Vec<(u32, bool, bool)> = wanting.collect();
             if wanting.is_empty() {
                 self.resume_positions.forget(id);
             }
-            let following = wanting.iter().filter(|(_, is_following)| *is_following && session.is_writable);
-            let numbers: Vec<u8> = following.flat_map(|(number, _)| number.to_le_bytes()).collect();
-            send_resume_position(cx, id, reached, &numbers);
+            let is_writable = session.is_writable;
+            let following = wanting.iter().filter(|(_, is_following, _)| *is_following && is_writable);
+            let numbers = |takes_places: bool| -> Vec<u8> {
+                let takes = following.clone().filter(|(.., takes)| *takes || !takes_places);
+                takes.flat_map(|(number, ..)| number.to_le_bytes()).collect()
+            };
+            if let Some(reached) = reached {
+                send_resume_position(cx, id, reached, &numbers(false));
+            }
+            if let Some(places) = &places {
+                send_places(cx, id, places, &numbers(true));
+            }
         }
     }
 
@@ -165,10 +189,16 @@ impl Bookmarks {
         let Some(progress) = self.progress(id).filter(|progress| progress.wants_resume_positions) else {
             return;
         };
-        let is_at_end = progress.after >= served && self.resume_positions.is_exact(progress.after);
+        let (is_at_tail, takes_places) = (progress.after >= served, progress.takes_places);
+        let is_at_end = is_at_tail && self.resume_positions.is_exact(progress.after);
         self.resume_positions.sessions.insert(session);
         if is_at_end && let Some(reached) = self.resume_positions.reached {
             send_resume_position(cx, session, reached, &number.to_le_bytes());
+        }
+        if takes_places && cx.log.number != 0 {
+            // One that has not caught up learns that the instance replicates.
+            let places = if is_at_tail { current_places(cx) } else { Vec::new() };
+            send_places(cx, session, &places, &number.to_le_bytes());
         }
     }
 
@@ -187,6 +217,27 @@ fn send_resume_position(cx: &mut Context, id: SessionId, place: Bookmark, number
     {
         let Bookmark { publisher, sequence } = place;
         cx.put(id, &Reply::ResumePosition { publisher: publisher.get(), sequence, subscriptions });
+    }
+}
+
+/// The places of the log up to the tail, packed.
+fn current_places(cx: &Context) -> Vec<u8> {
+    let mut out = Vec::new();
+    let (_, places) = cx.log.places.current();
+    for (instance, place) in places.iter() {
+        put_place(&mut out, instance, LogPlace { log: place.log, position: place.position.get() });
+    }
+    let own = LogPlace { log: cx.log.number, position: cx.log.served.get() };
+    put_place(&mut out, &cx.config.name, own);
+    out
+}
+
+fn send_places(cx: &mut Context, id: SessionId, places: &[u8], numbers: &[u8]) {
+    if let (Some(places), Some(subscriptions)) =
+        (PlaceList::from_bytes(places), SubscriptionNumbers::from_bytes(numbers))
+        && cx.session(id).phase == Phase::Open
+    {
+        cx.put(id, &Reply::Places { places, subscriptions });
     }
 }
 

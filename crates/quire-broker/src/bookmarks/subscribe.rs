@@ -58,6 +58,8 @@ pub(crate) struct LogRequest {
     pub(crate) log_end: Position,
     /// The start, and the end if there is one; `None`: the subscription keeps its place.
     pub(crate) place: Option<(Position, Option<EndPosition>)>,
+    /// The client takes places.
+    pub(crate) takes_places: bool,
     /// The subscription first receives the state of its last-value topic.
     pub(crate) awaits_records: bool,
     pub(crate) is_conflated: bool,
@@ -84,7 +86,8 @@ impl Bookmarks {
         request: LogRequest,
         former: Option<FormerPlace>,
     ) -> Vec<SubscriptionId> {
-        let LogRequest { plan, command, acks, log_end, place, awaits_records, is_conflated } = request;
+        let LogRequest { plan, command, acks, log_end, place, takes_places, awaits_records, is_conflated } =
+            request;
         let LogPlan { range, rate, mut delivery } = plan;
         let (mut companions, mut until, mut taken_after, mut former_progress) =
             (Vec::new(), None, None, None);
@@ -108,6 +111,7 @@ impl Bookmarks {
             after: after.or(former_progress.map(|former| former.after)).unwrap_or(log_end),
             delivery,
             wants_resume_positions: acks.has(Acks::PERSISTED),
+            takes_places,
             // With records, the acknowledgement follows the last record.
             completed: completion.filter(|_| !awaits_records).or(owed),
             awaits_records,

@@ -842,7 +842,7 @@ impl Broker {
     /// The services that check the time in each turn return the time of the next turn that they
     /// need.
     fn set_timers(&mut self) {
-        self.cx.clock.timers.set_or_clear(Timer::Progress, self.bookmarks.due());
+        self.cx.clock.timers.set_or_clear(Timer::Progress, self.bookmarks.due(&self.cx));
         self.cx.clock.timers.set_or_clear(Timer::Queues, self.queues.next_timeout());
         self.cx.clock.timers.set_or_clear(Timer::Links, self.links.next_timeout(&self.cx));
         self.cx.clock.timers.set_or_clear(Timer::Tables, self.tables.next_timeout(self.cx.clock.now));

@@ -83,6 +83,11 @@ impl Incoming {
         self.destination.source()
     }
 
+    /// See [`Destination::recorded`].
+    pub(super) fn recorded(&self) -> Option<(&SourceInstance, Position, Position)> {
+        self.destination.recorded()
+    }
+
     pub(super) fn is_from(&self, instance: Option<&str>) -> bool {
         self.source().is_some_and(|source| Some(&*source.name) == instance)
     }
@@ -359,6 +364,10 @@ impl Incoming {
                 DestinationOutput::LostRecord => self.heard.push(Heard::LostRecord),
                 DestinationOutput::Mark { mark, is_whole } => {
                     self.heard.push(Heard::Mark { mark, is_whole });
+                    cx.clock.wants_turn = true;
+                }
+                DestinationOutput::Places(frame) => {
+                    self.heard.push(Heard::Places(frame));
                     cx.clock.wants_turn = true;
                 }
                 DestinationOutput::Turn => cx.clock.wants_turn = true,

@@ -10,7 +10,8 @@ use std::time::Duration;
 use quire_command::Code;
 use quire_journal::{Bookmark, JournalError, Position};
 use quire_link::{
-    KeptMark, MemberInfo, Members, MembersEvent, MembersOutput, NamedInstance, NotHeard, log_number,
+    KeptMark, MemberInfo, Members, MembersEvent, MembersOutput, NamedInstance, NotHeard, Place, Places,
+    PlacesFrame, log_number,
 };
 use quire_types::time::Instant;
 use quire_wire::link::Member;
@@ -36,6 +37,8 @@ pub(super) enum Heard {
     LostRecord,
     /// An instance has sent everything that it had.
     Mark { mark: KeptMark, is_whole: bool },
+    /// The places of instances after the records before.
+    Places(PlacesFrame),
 }
 
 /// See the documentation of the module.
@@ -52,6 +55,8 @@ pub(super) struct Membership {
     /// The members that the log of the server named last as not heard, and when it may name others.
     named: Vec<NotHeard>,
     name_due: Option<Instant>,
+    /// The destinations that get everything which a destination of this instance gets.
+    whole_destinations: Vec<String>,
 }
 
 impl Membership {
@@ -85,6 +90,14 @@ impl Membership {
             named: destinations.chain(instances).collect(),
             ..MemberInfo::default()
         };
+        let is_whole = |definition: &Definition| {
+            let mut others = definitions.iter();
+            others.all(|other| super::sends_topics_of(definition, other.as_ref()))
+        };
+        let whole = definitions.iter().map(AsRef::as_ref).filter(|definition| is_whole(definition));
+        // Of a group, only one instance gets the messages.
+        let whole = whole.filter(|definition| definition.settings.group.is_none());
+        let whole_destinations = whole.map(|definition| definition.settings.name.clone()).collect();
         let engine = Members::new(own, saved, begins, end);
         let name_due = engine.is_filling().then(|| cx.clock.now.instant + NAMED_INTERVAL);
         Membership {
@@ -95,6 +108,7 @@ impl Membership {
             saved_log: 0,
             named: Vec::new(),
             name_due,
+            whole_destinations,
         }
     }
 
@@ -173,6 +187,34 @@ impl Membership {
         let passes_on = groups.is_some_and(|groups| groups.iter().all(|group| route.passes_on_from(group)));
         let is_whole = passes_on && link.sends_all_topics;
         marks.map(|mark| (mark.clone(), is_whole)).collect()
+    }
+
+    /// The places to send over a link at a position of the log here. `None`: the link leaves out
+    /// records that another one sends, or the log here may lack some.
+    pub(super) fn places_for(
+        &self,
+        link: &Outgoing,
+        position: Position,
+        places: &Places,
+    ) -> Option<PlacesFrame> {
+        let peer = link.peer()?;
+        if self.is_filling() || !self.is_saved() || !link.sends_all_topics {
+            return None;
+        }
+        let senders = self.engine.senders_before(peer)?;
+        let others = senders.into_iter().filter(|(_, group)| !link.definition.route.passes_on_from(group));
+        // A log that was lost and filled again has the messages of its former log that are here.
+        let required = others.map(|(name, _)| {
+            let is_filled_from_here = self.whole_destinations.iter().any(|whole| *whole == *name);
+            places.required(name).filter(|_| is_filled_from_here)
+        });
+        let (taken_at, known) = places.current();
+        let known = known.iter().filter(|(name, _)| ***name != *peer && taken_at <= position);
+        Some(PlacesFrame {
+            place: Place { log: self.log(), position },
+            known: known.map(|(name, place)| (Arc::clone(name), *place)).collect(),
+            required: required.collect(),
+        })
     }
 
     /// The members that were not heard, for figures.
@@ -260,7 +302,8 @@ impl Links {
         if self.members.is_some() || !cx.log.has_links {
             return;
         }
-        self.members = Some(Membership::begin(cx, &self.definitions));
+        let members = self.members.insert(Membership::begin(cx, &self.definitions));
+        cx.log.number = members.log();
         self.gap.compare_with(&cx.log.journal);
         self.gap.event().into_iter().for_each(|event| cx.note(event));
         self.save_copies(cx);
@@ -297,11 +340,17 @@ impl Links {
             let now_ns = cx.clock.now.wall.as_ns();
             let Some(members) = &mut self.members else { return };
             match heard {
-                Heard::Introduced(told) => self.introduced(cx, id, told),
+                Heard::Introduced(told) => {
+                    if let Some(source) = told.first() {
+                        cx.log.places.handle_link(&source.name);
+                    }
+                    self.introduced(cx, id, told);
+                }
                 Heard::LostRecord => members.engine.handle_lost_record(now_ns),
                 Heard::Mark { mark, is_whole } => {
                     members.marks.push_back((cx.log.appended(), mark, is_whole));
                 }
+                Heard::Places(frame) => self.take_places(cx, id, frame),
             }
             self.follow_members(cx);
         }
@@ -335,6 +384,21 @@ impl Links {
         let Some(members) = &mut self.members else { return };
         members.engine.handle_told(cx.clock.now.wall.as_ns(), told, cx.log.appended());
         self.follow_members(cx);
+    }
+
+    /// The source of a connection says its places. Those of instances that are not members are
+    /// dropped.
+    fn take_places(&mut self, cx: &mut Context, id: ConnectionId, mut frame: PlacesFrame) {
+        let connection = self.connections.iter().find(|connection| connection.id == id);
+        let source = connection.and_then(|connection| connection.incoming.source());
+        let (Some(source), Some(members)) = (source, &self.members) else { return };
+        if members.engine.log_of(&source.name) != frame.place.log {
+            return;
+        }
+        let names = members.engine.names();
+        frame.known.retain(|name, _| names.contains(&**name));
+        let appended = cx.log.appended();
+        cx.log.places.handle_places(&source.name, frame, appended, members.engine.name());
     }
 
     /// Ends both links of a connection, and says why.
@@ -392,6 +456,7 @@ impl Links {
         self.save_copies(cx);
         self.drop_connections(cx, |_| true);
         if let Some(members) = &mut self.members {
+            (cx.log.number, cx.log.places) = (members.log(), Places::default());
             members.marks.clear();
             members.name_due = Some(cx.clock.now.instant + NAMED_INTERVAL);
         }

@@ -317,7 +317,12 @@ impl Links {
         }
         let Some(incoming) = self.incoming_mut(ConnectionId(arrived.connection().0)) else { return };
         match result {
-            Ok(()) => incoming.taken(cx, arrived, mark, taken),
+            Ok(()) => {
+                incoming.taken(cx, arrived, mark, taken);
+                if let Some((source, through, passed_on)) = incoming.recorded() {
+                    cx.log.places.handle_records(&source.name, through, passed_on);
+                }
+            }
             Err(reason) => incoming.not_taken(cx, arrived, &reason),
         }
     }
@@ -507,6 +512,7 @@ impl Links {
         self.answer_new(cx);
         self.leave_broken(cx);
         self.advance_members(cx);
+        cx.log.places.handle_reached(cx.log.served);
         for number in 0..self.outgoing.len() {
             let shared = self.shared_by(cx, number);
             let introduction = (self.members.as_ref(), self.last.map(|last| last.bookmark));

@@ -248,9 +248,21 @@ impl Outgoing {
         self.read(cx, members.is_some_and(|members| members.fills(self.peer())));
         let marks = members.map_or_else(Vec::new, |members| members.marks_for(self));
         self.source.end_turn(now, &marks);
+        if let Some(members) = members {
+            self.send_places(cx, members);
+        }
         self.carry_out(cx);
         self.report(cx);
         self.look_behind(cx);
+    }
+
+    /// Tells the destination the places at the position up to which the log was looked at.
+    fn send_places(&mut self, cx: &Context, members: &Membership) {
+        let (now, version) = (cx.clock.now.instant, (cx.log.places.version(), members.version()));
+        if let Some(position) = self.source.places_due(now, version) {
+            let frame = members.places_for(self, position, &cx.log.places);
+            self.source.send_places(now, frame);
+        }
     }
 
     /// Searches the log for the oldest record that the destination has not acknowledged, while the

@@ -81,6 +81,7 @@ mod replication_defects;
 mod replication_faults;
 mod replication_gap;
 mod replication_members;
+mod replication_places;
 mod replication_retained;
 mod replication_runs;
 mod selecting;

@@ -34,6 +34,7 @@ pub enum Said {
     JournalFile { command: u32, json: String },
     LeaseLost { subscription: u32, reason: LeaseEnd, bookmark: (u64, u64), queue: Option<String> },
     Place { bookmark: (u64, u64), subscriptions: Vec<u32> },
+    Places { places: Vec<(String, LogPlace)>, subscriptions: Vec<u32> },
     Closed,
 }
 
@@ -471,6 +472,10 @@ impl Client {
                 Reply::ResumePosition { publisher, sequence, subscriptions } => {
                     let subscriptions = subscriptions.iter().collect();
                     Said::Place { bookmark: (publisher, sequence), subscriptions }
+                }
+                Reply::Places { places, subscriptions } => {
+                    let places = places.iter().map(|(name, place)| (name.to_owned(), place)).collect();
+                    Said::Places { places, subscriptions: subscriptions.iter().collect() }
                 }
                 Reply::Error { code, .. } => Said::Error(code),
                 Reply::Heartbeat => Said::Heartbeat,

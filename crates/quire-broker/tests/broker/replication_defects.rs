@@ -250,7 +250,7 @@ fn a_source_with_another_version_of_links_is_refused_and_both_versions_are_named
     });
     assert_eq!(
         reasons.collect::<Vec<_>>(),
-        ["it uses version 3 of links, and this instance version 9: run the same version of quire on both"]
+        ["it uses version 3 of links, and this instance version 10: run the same version of quire on both"]
     );
 }
 

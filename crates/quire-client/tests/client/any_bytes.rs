@@ -50,6 +50,10 @@ fn frame(which: u8, number: u32, text: &str) -> Vec<u8> {
         },
         9 => Reply::SubscriptionEnded { subscription: number, code, reason: text },
         10 => Reply::JournalFile { command: number, json: text },
+        11 => Reply::Places {
+            places: PlaceList::from_bytes(&[0; 18]).unwrap(),
+            subscriptions: SubscriptionNumbers::from_bytes(&subscriptions).unwrap(),
+        },
         _ => Reply::Error { code, reason: text },
     };
     frame.encode(&mut bytes);
@@ -59,7 +63,7 @@ fn frame(which: u8, number: u32, text: &str) -> Vec<u8> {
 proptest! {
     #[test]
     fn any_bytes_of_a_server_are_taken_or_end_the_connection(
-        frames in vec((0u8..12, prop_oneof![0u32..6, any::<u32>()], "\\PC{0,8}"), 0..20),
+        frames in vec((0u8..13, prop_oneof![0u32..6, any::<u32>()], "\\PC{0,8}"), 0..20),
         changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
         rest in vec(any::<u8>(), 0..40),
         logs_on: bool,

@@ -83,6 +83,12 @@ impl Inner {
                 self.core.name()
             ),
             Event::BookmarkMissing { topic, begins_now } => self.warn_of_bookmark(&topic, begins_now),
+            Event::PlaceMissing { topic, begins_again } => self.warn_of_place(&topic, begins_again),
+            Event::Places { subscription, after, generation, places } => {
+                if let Some(feed) = self.feeds.get(&subscription) {
+                    feed.progress.told_places(generation, after, &places);
+                }
+            }
             Event::ConnectionEnded { code, reason } => self.ended_because = Some((code.name(), reason)),
             Event::Overtaken { own, persisted, highest } => log::warn!(
                 target: "quire.client",
@@ -102,7 +108,8 @@ impl Inner {
             && result.is_ok()
             && let Some(feed) = self.feeds.get(&number)
         {
-            feed.progress.begin(self.core.generation(number));
+            let start = self.core.subscription_bookmark(number);
+            feed.progress.begin(self.core.generation(number), start);
         }
         if !self.abandoned.remove(&command) {
             self.answers.insert(command, result);
@@ -142,6 +149,24 @@ impl Inner {
             );
         }
         self.warned_at = None;
+    }
+
+    fn warn_of_place(&self, topic: &str, begins_again: bool) {
+        let begins = match begins_again {
+            true => "begins with the oldest message of the log again. Messages that it has are dropped",
+            false => {
+                "continues after the last message of each publisher. Messages of publishers from which it has \
+                 none may be left out, and others delivered again"
+            }
+        };
+        log::warn!(
+            target: "quire.client",
+            quire_client = self.core.name(),
+            quire_topic = topic;
+            "client {:?}: the subscription to {topic:?} was on another instance, and its place in the log of this one is not \
+             known, so it {begins}",
+            self.core.name()
+        );
     }
 
     fn warn_of_bookmark(&self, topic: &str, begins_now: bool) {

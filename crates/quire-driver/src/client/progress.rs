@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use quire_client::{self as core, Failure, Lease, Message, Processed};
+use quire_client::{self as core, Failure, Lease, Message, PositionsByInstance, Processed};
 use quire_journal::Bookmark;
 
 use crate::store::PositionWriter;
@@ -57,12 +57,12 @@ impl SharedProgress {
 
     /// The subscription begins, or begins again, with the bookmark of its command. A store that
     /// cannot be written reports the error with the next message.
-    pub(super) fn begin(&self, generation: u16) {
+    pub(super) fn begin(&self, generation: u16, start: Option<&str>) {
         let mut state = self.state.lock();
         state.progress.begin(generation);
         state.most_recent = None;
         if let Some(writer) = &self.writer
-            && let Err(failure) = writer.begin()
+            && let Err(failure) = writer.begin(start)
         {
             log::error!(target: "quire.client", "the place of the subscription {:?} is not kept: {failure}", self.sub_id);
         }
@@ -109,6 +109,18 @@ impl SharedProgress {
     /// Whether a message of a queue is acknowledged when it is processed.
     pub(super) fn acknowledges(&self) -> bool {
         self.state.lock().progress.acknowledges()
+    }
+
+    /// Places were told after a message.
+    pub(super) fn told_places(
+        &self,
+        generation: u16,
+        after: Option<Bookmark>,
+        places: &Arc<PositionsByInstance>,
+    ) {
+        if self.writer.is_some() {
+            self.state.lock().progress.told_places(generation, after, places);
+        }
     }
 
     /// One message is processed. A second call has no effect. Neither has a message of a bookmark

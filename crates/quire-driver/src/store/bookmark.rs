@@ -5,25 +5,30 @@
 //! subscription resumes after the last message that counted as processed. No processed message is
 //! delivered again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use quire_client::{Failure, Processed, ResumePosition, SequenceRange};
-use quire_command::Code;
+use quire_client::{Failure, PositionsByInstance, Processed, ResumePosition, SequenceRange};
+use quire_command::{Code, LogPlace};
 use quire_journal::{Bookmark, PublisherId};
 
 use super::file::{Header, START, StoreEntries, StoreFile, encode_entry};
 use super::{StoreError, failure};
 
-const MAGIC: [u8; 4] = *b"QBMK";
+pub(super) const MAGIC: [u8; 4] = *b"QBMK";
 
 const BEGIN: u64 = 1;
 const REACHED: u64 = 2;
 const AHEAD: u64 = 3;
 const FORGET: u64 = 4;
+/// Only earlier versions wrote it. The first sequence of a new publisher may not be the first one
+/// that was received.
 const REACHED_RANGES: u64 = 5;
+const REACHED_FROM: u64 = 6;
+const PLACES: u64 = 7;
+const START_AT: u64 = 8;
 
 /// A file below this size is not rewritten: it is read in milliseconds.
 const REWRITTEN_SIZE_MIN: u64 = 1024 * 1024;
@@ -31,6 +36,12 @@ const REWRITTEN_SIZE_MIN: u64 = 1024 * 1024;
 /// The file is rewritten when it is this many times larger than its content, so that rewriting
 /// costs less than the writing did.
 const GROWTH: u64 = 4;
+
+/// The most bytes of the bookmark with which a subscription began. A longer list is not kept.
+const START_SIZE_MAX: usize = 1024;
+
+/// The beginning of the log.
+const EPOCH: &str = "0";
 
 /// The most bytes of the name of a subscription.
 const SUB_ID_SIZE_MAX: usize = 1024;
@@ -52,6 +63,8 @@ struct Slot {
     resume_position: ResumePosition,
     /// The latest subscription with this name. Earlier ones no longer write here.
     owner: u64,
+    /// The file has its start.
+    is_start_written: bool,
 }
 
 struct Log {
@@ -132,8 +145,12 @@ impl BookmarkStore {
         let slot = state.slots.entry(sub_id.to_owned()).or_default();
         slot.owner += 1;
         let writer = PositionWriter { store: self.clone(), sub_id: sub_id.to_owned(), owner: slot.owner };
+        if resumes && slot.resume_position.is_empty() {
+            slot.resume_position.start = Some(EPOCH.into());
+            slot.is_start_written = false;
+        }
         let resume_position = Some(slot.resume_position.clone())
-            .filter(|resume_position| resumes && *resume_position != ResumePosition::default());
+            .filter(|resume_position| resumes && !resume_position.is_empty());
         Ok((writer, resume_position))
     }
 
@@ -145,7 +162,7 @@ impl BookmarkStore {
     /// The names of the subscriptions that have a position.
     pub fn sub_ids(&self) -> Vec<String> {
         let state = self.0.lock();
-        let kept = state.slots.iter().filter(|(_, slot)| slot.resume_position != ResumePosition::default());
+        let kept = state.slots.iter().filter(|(_, slot)| !slot.resume_position.is_empty());
         kept.map(|(sub_id, _)| sub_id.clone()).collect()
     }
 
@@ -157,7 +174,7 @@ impl BookmarkStore {
         let mut state = self.0.lock();
         state.check()?;
         let Some(slot) = state.slots.get_mut(sub_id) else { return Ok(false) };
-        let was_kept = slot.resume_position != ResumePosition::default();
+        let was_kept = !slot.resume_position.is_empty();
         slot.resume_position = ResumePosition::default();
         slot.owner += 1;
         state.write(FORGET, &body(sub_id))?;
@@ -177,17 +194,25 @@ impl BookmarkStore {
 }
 
 impl PositionWriter {
-    /// The server accepted the subscription with the bookmark of its command. The old position is
-    /// removed.
+    /// The server accepted the subscription with the bookmark `start` of its command. The old
+    /// position is removed.
     ///
     /// # Errors
     /// It could not be written.
-    pub fn begin(&self) -> Result<(), Failure> {
+    pub fn begin(&self, start: Option<&str>) -> Result<(), Failure> {
         let begin = |resume_position: &mut ResumePosition| {
             *resume_position = ResumePosition::default();
             BEGIN
         };
-        self.change(begin, |_, _| ())
+        self.change(begin, |_, _| ())?;
+        let mut state = self.store.0.lock();
+        if let Some(slot) = state.slots.get_mut(&self.sub_id).filter(|slot| slot.owner == self.owner) {
+            slot.resume_position.start = start.filter(|start| start.len() <= START_SIZE_MAX).map(Arc::from);
+            // It is written with the first progress: without progress, the store does not have the
+            // subscription.
+            slot.is_start_written = slot.resume_position.start.is_none();
+        }
+        Ok(())
     }
 
     /// Notes the processed messages. `instance` is the name for the number in `processed`.
@@ -196,21 +221,31 @@ impl PositionWriter {
     /// It could not be written. The message may be delivered again after a restart.
     pub fn processed(&self, processed: &Processed, instance: &Arc<str>) -> Result<(), Failure> {
         match processed {
-            Processed::UpTo { last, received, .. } => self.change(
-                |resume_position| {
-                    // Most entries need only the last message of each publisher.
-                    let is_next = resume_position.publishers.is_next(received);
-                    resume_position.reach(*last, instance, received);
-                    if is_next { REACHED } else { REACHED_RANGES }
-                },
-                |out, kind| {
-                    put_reached(out, *last, instance);
-                    match kind {
-                        REACHED => received.iter().for_each(|range| put_bookmark(out, range.last_bookmark())),
-                        _ => received.iter().for_each(|range| put_range(out, range)),
-                    }
-                },
-            ),
+            Processed::UpTo { last, received, places, .. } => {
+                self.change(
+                    |resume_position| {
+                        // Most entries need only the last message of each publisher.
+                        let is_next = resume_position.publishers.is_next(received);
+                        resume_position.reach(*last, instance, received);
+                        if is_next { REACHED } else { REACHED_FROM }
+                    },
+                    |out, kind| {
+                        put_reached(out, *last, instance);
+                        match kind {
+                            REACHED => {
+                                received.iter().for_each(|range| put_bookmark(out, range.last_bookmark()))
+                            }
+                            _ => received.iter().for_each(|range| put_range(out, range)),
+                        }
+                    },
+                )?;
+                let Some(places) = places else { return Ok(()) };
+                let note = |resume_position: &mut ResumePosition| {
+                    resume_position.note_places(places.iter().map(|(name, place)| (&**name, *place)));
+                    PLACES
+                };
+                self.change(note, |out, _| put_places(out, places))
+            }
             Processed::Ahead(bookmark) => self.change(
                 |resume_position| {
                     resume_position.ahead.insert(*bookmark);
@@ -231,12 +266,18 @@ impl PositionWriter {
         if slot.owner != self.owner {
             return Ok(());
         }
+        let start = slot.resume_position.start.clone().filter(|_| !slot.is_start_written);
         let kind = change(&mut slot.resume_position);
+        let start = start.filter(|_| kind != BEGIN);
+        slot.is_start_written |= start.is_some();
         if state.log.is_none() {
             return Ok(());
         }
         if let Some(failure) = &state.failure {
             return Err(failure.clone());
+        }
+        if let Some(start) = start {
+            state.write(START_AT, &start_body(&self.sub_id, &start))?;
         }
         let mut body = body(&self.sub_id);
         put(&mut body, kind);
@@ -289,20 +330,29 @@ impl Log {
         let header = Header { magic: MAGIC, generation: 1, ..Header::default() };
         let mut new = Log { file, header, end: 0, kept_size: 0, scratch: Vec::new() };
         new.file.write_header(&new.header)?;
-        for (sub_id, Slot { resume_position, .. }) in slots {
+        for (sub_id, Slot { resume_position, is_start_written, .. }) in slots {
+            if let Some(start) = resume_position.start.as_deref().filter(|_| *is_start_written) {
+                new.append(START_AT, &start_body(sub_id, start))?;
+            }
             if let Some(last) = resume_position.last {
                 let mut body = body(sub_id);
                 put_reached(&mut body, last, &resume_position.instance);
                 let ranges = resume_position.publishers.ranges();
                 // A publisher has one range, unless sequences were passed over.
-                let kind = if ranges.len() == resume_position.publishers.iter().count() {
+                let are_all_from_first = ranges.iter().all(|range| range.first == 1);
+                let kind = if are_all_from_first {
                     resume_position.publishers.iter().for_each(|bookmark| put_bookmark(&mut body, bookmark));
                     REACHED
                 } else {
                     ranges.iter().for_each(|range| put_range(&mut body, range));
-                    REACHED_RANGES
+                    REACHED_FROM
                 };
                 new.append(kind, &body)?;
+            }
+            if let Some(places) = &resume_position.places {
+                let mut body = body(sub_id);
+                put_places(&mut body, places);
+                new.append(PLACES, &body)?;
             }
             for bookmark in &resume_position.ahead {
                 let mut body = body(sub_id);
@@ -335,7 +385,7 @@ fn apply(slots: &mut BTreeMap<String, Slot>, kind: u64, body: &[u8]) -> Option<(
             }
             resume_position.reach(last, &instance, &received);
         }
-        REACHED_RANGES => {
+        REACHED_RANGES | REACHED_FROM => {
             let last = take_bookmark(&mut body)?;
             let instance = take_text(&mut body)?.into();
             let mut received = Vec::new();
@@ -343,11 +393,33 @@ fn apply(slots: &mut BTreeMap<String, Slot>, kind: u64, body: &[u8]) -> Option<(
                 received.push(take_range(&mut body)?);
             }
             let resume_position = &mut slots.entry(sub_id.to_owned()).or_default().resume_position;
+            if kind == REACHED_RANGES {
+                let mut known = BTreeSet::new();
+                for range in &mut received {
+                    let is_new = known.insert(range.publisher);
+                    if is_new && !resume_position.publishers.knows(range.publisher) {
+                        range.first = 1;
+                    }
+                }
+            }
             resume_position.reach(last, &instance, &received);
         }
         AHEAD => {
             let bookmark = take_bookmark(&mut body)?;
             slots.entry(sub_id.to_owned()).or_default().resume_position.ahead.insert(bookmark);
+        }
+        PLACES => {
+            let resume_position = &mut slots.entry(sub_id.to_owned()).or_default().resume_position;
+            resume_position.note_places([]);
+            while !body.is_empty() {
+                let Bookmark { publisher: PublisherId(log), sequence: position } = take_bookmark(&mut body)?;
+                resume_position.note_places([(take_text(&mut body)?, LogPlace { log, position })]);
+            }
+        }
+        START_AT => {
+            let slot = slots.entry(sub_id.to_owned()).or_default();
+            slot.resume_position.start = Some(take_text(&mut body)?.into());
+            slot.is_start_written = true;
         }
         FORGET => {
             slots.remove(sub_id);
@@ -362,6 +434,20 @@ fn body(sub_id: &str) -> Vec<u8> {
     let mut body = Vec::with_capacity(64);
     put_text(&mut body, sub_id);
     body
+}
+
+fn start_body(sub_id: &str, start: &str) -> Vec<u8> {
+    let mut body = body(sub_id);
+    put_text(&mut body, start);
+    body
+}
+
+fn put_places(out: &mut Vec<u8>, places: &PositionsByInstance) {
+    for (instance, place) in places {
+        out.extend_from_slice(&place.log.to_le_bytes());
+        out.extend_from_slice(&place.position.to_le_bytes());
+        put_text(out, instance);
+    }
 }
 
 fn put_reached(out: &mut Vec<u8>, last: Bookmark, instance: &str) {

@@ -21,8 +21,12 @@ pub(super) const ENTRY_HEAD_SIZE: usize = 32;
 const ALIGNMENT: usize = 8;
 
 pub(super) const HEADER_SIZE: usize = 512;
-/// Version 1 has no run.
-const VERSION: u16 = 2;
+/// The version of a kind of file. Version 1 has no run. In version 2, a bookmark store has neither
+/// places nor starts, and does not keep the first message of a publisher.
+fn version_of(magic: [u8; 4]) -> u16 {
+    if magic == super::bookmark::MAGIC { 3 } else { 2 }
+}
+
 const NAME_AT: usize = 40;
 const RUN_AT: usize = CHECKSUM_AT - 8;
 const CHECKSUM_AT: usize = HEADER_SIZE - 8;
@@ -122,7 +126,7 @@ impl StoreFile {
         let newest = whole.max_by_key(|(header, _)| header.generation);
         match newest {
             Some((header, _)) if header.magic != magic => Err(unfit("is another kind of store")),
-            Some((_, version)) if u16::from(version) > VERSION => {
+            Some((_, version)) if u16::from(version) > version_of(magic) => {
                 Err(unfit("was written by a newer version of quire"))
             }
             Some((header, _)) => Ok(header),
@@ -173,7 +177,7 @@ impl Header {
         let mut bytes = [0; HEADER_SIZE];
         let name = &self.name.as_bytes()[..self.name.len().min(NAME_SIZE_MAX)];
         bytes[0..4].copy_from_slice(&self.magic);
-        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[4..6].copy_from_slice(&version_of(self.magic).to_le_bytes());
         bytes[6..8].copy_from_slice(&(name.len() as u16).to_le_bytes());
         bytes[8..16].copy_from_slice(&self.generation.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.capacity.to_le_bytes());

@@ -3,9 +3,11 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use proptest::prelude::*;
-use quire_client::{Processed, PublishLog, SequenceRange};
+use quire_client::{PositionsByInstance, Processed, PublishLog, SequenceRange};
+use quire_command::LogPlace;
 use quire_driver::store::{BookmarkStore, PublishFile};
 use quire_journal::{Bookmark, PublisherId};
 
@@ -80,14 +82,27 @@ fn range(message: Bookmark) -> SequenceRange {
     SequenceRange { publisher: message.publisher, first: message.sequence, last: message.sequence }
 }
 
+/// The place of an instance after a message.
+fn told(last: &Bookmark) -> Arc<PositionsByInstance> {
+    Arc::new([("one".into(), LogPlace { log: 3, position: last.sequence })].into())
+}
+
 fn places(path: &Path) -> Vec<u8> {
     let store = BookmarkStore::open(path).unwrap();
     let (keeper, _) = store.keep("orders", false).unwrap();
-    keeper.begin().unwrap();
+    keeper.begin(Some("0|1|")).unwrap();
     for sequence in 1..=20 {
         let last = Bookmark { publisher: PublisherId(7), sequence: 2 * sequence };
         keeper
-            .processed(&Processed::UpTo { last, instance: 1, received: vec![range(last)] }, &"one".into())
+            .processed(
+                &Processed::UpTo {
+                    last,
+                    instance: 1,
+                    received: vec![range(last)],
+                    places: Some(told(&last)),
+                },
+                &"one".into(),
+            )
             .unwrap();
     }
     keeper
@@ -137,7 +152,7 @@ proptest! {
                 }
                 let (keeper, _) = store.keep("orders", true).unwrap();
                 let last = Bookmark { publisher: PublisherId(9), sequence: 1 };
-                keeper.processed(&Processed::UpTo { last, instance: 1, received: vec![range(last)] }, &"one".into()).unwrap();
+                keeper.processed(&Processed::UpTo { last, instance: 1, received: vec![range(last)], places: Some(told(&last)) }, &"one".into()).unwrap();
             }
             Err(error) => {
                 prop_assert!(!error.to_string().is_empty());

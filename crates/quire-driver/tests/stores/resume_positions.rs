@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use quire_client::{Processed, ResumePosition, SequenceRange};
+use quire_client::{PositionsByInstance, Processed, ResumePosition, SequenceRange};
+use quire_command::LogPlace;
 use quire_driver::store::{BookmarkStore, StoreError};
 use quire_journal::{Bookmark, PublisherId};
 
@@ -14,7 +15,7 @@ fn bookmark(publisher: u64, sequence: u64) -> Bookmark {
 }
 
 fn up_to(last: Bookmark, received: &[SequenceRange]) -> Processed {
-    Processed::UpTo { last, instance: 1, received: received.to_vec() }
+    Processed::UpTo { last, instance: 1, received: received.to_vec(), places: None }
 }
 
 fn range(publisher: u64, first: u64, last: u64) -> SequenceRange {
@@ -30,11 +31,24 @@ fn resume_position(store: &BookmarkStore, sub_id: &str) -> Option<ResumePosition
     store.keep(sub_id, true).unwrap().1
 }
 
+/// Without a stored position, it begins with the first message of the log.
+fn begin_at_epoch(resume_position: &mut ResumePosition) {
+    if resume_position.is_empty() {
+        resume_position.start = Some("0".into());
+    }
+}
+
+/// A place in the log of one of some instances.
+fn places(instance: u64, position: u64) -> Arc<PositionsByInstance> {
+    let name = format!("instance {instance}").into();
+    Arc::new([(name, LogPlace { log: instance, position })].into())
+}
+
 /// A store with some places in it.
 fn filled(path: &Path) {
     let store = BookmarkStore::open(path).unwrap();
     let (keeper, _) = store.keep("orders", false).unwrap();
-    keeper.begin().unwrap();
+    keeper.begin(None).unwrap();
     for sequence in 1..=3 {
         keeper.processed(&up_to(bookmark(7, sequence), &[range(7, sequence, sequence)]), &one()).unwrap();
     }
@@ -60,7 +74,7 @@ proptest! {
             let expected = model.entry(sub_id).or_default();
             match step {
                 0 => {
-                    store.keep(sub_id, false).unwrap().0.begin().unwrap();
+                    store.keep(sub_id, false).unwrap().0.begin(None).unwrap();
                     *expected = ResumePosition::default();
                 }
                 1 => {
@@ -71,10 +85,12 @@ proptest! {
                     let keeper = store.keep(sub_id, true).unwrap().0;
                     let ahead = bookmark(publisher, sequence + count as u64);
                     keeper.processed(&Processed::Ahead(ahead), &one()).unwrap();
+                    begin_at_epoch(expected);
                     expected.ahead.insert(ahead);
                 }
                 4..=6 => {
                     let keeper = store.keep(sub_id, true).unwrap().0;
+                    begin_at_epoch(expected);
                     for _ in 0..count {
                         sequence += 1;
                         let last = bookmark(publisher, sequence);
@@ -85,8 +101,15 @@ proptest! {
                             range(publisher, sequence, sequence),
                             range(publisher + 20, 3 * sequence, 3 * sequence + sequence % 3),
                         ];
-                        keeper.processed(&up_to(last, &received), &one()).unwrap();
+                        let told = sequence.is_multiple_of(5).then(|| places(publisher, sequence));
+                        let noted = told.iter().flat_map(|places| places.iter());
                         expected.reach(last, &one(), &received);
+                        if told.is_some() {
+                            expected.note_places(noted.map(|(name, place)| (&**name, *place)));
+                        }
+                        let received = received.to_vec();
+                        let processed = Processed::UpTo { last, instance: 1, received, places: told };
+                        keeper.processed(&processed, &one()).unwrap();
                     }
                 }
                 _ => {
@@ -141,6 +164,55 @@ fn messages_that_were_passed_over_are_known_after_a_restart() {
     let had = (1..=10).map(|sequence| kept.publishers.has(bookmark(7, sequence)));
     assert_eq!(had.collect::<Vec<_>>(), [true, true, false, true, false, true, true, true, true, false]);
     assert_eq!(kept.last, Some(bookmark(7, 4)));
+}
+
+#[test]
+fn a_message_before_the_first_one_of_its_publisher_is_not_known_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("places");
+    for has_later in [false, true] {
+        let store = BookmarkStore::open(&path).unwrap();
+        let (keeper, _) = store.keep("orders", false).unwrap();
+        keeper.begin(None).unwrap();
+        keeper.processed(&up_to(bookmark(7, 6), &[range(7, 6, 6)]), &one()).unwrap();
+        if has_later {
+            keeper.processed(&up_to(bookmark(7, 7), &[range(7, 7, 7)]), &one()).unwrap();
+        }
+        store.close();
+        let store = BookmarkStore::open(&path).unwrap();
+        let kept = resume_position(&store, "orders").unwrap();
+        let had = [1, 5, 6].map(|sequence| kept.publishers.has(bookmark(7, sequence)));
+        assert_eq!(had, [false, false, true]);
+    }
+}
+
+#[test]
+fn the_start_and_the_places_of_a_subscription_are_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("places");
+    let store = BookmarkStore::open(&path).unwrap();
+    let (keeper, _) = store.keep("orders", false).unwrap();
+    keeper.begin(Some("0|1|")).unwrap();
+    assert_eq!(store.sub_ids(), Vec::<String>::new());
+    let told = Some(places(1, 4));
+    let received = vec![range(7, 1, 1)];
+    let processed = Processed::UpTo { last: bookmark(7, 1), instance: 1, received, places: told };
+    keeper.processed(&processed, &one()).unwrap();
+    store.close();
+    let store = BookmarkStore::open(&path).unwrap();
+    let kept = resume_position(&store, "orders").unwrap();
+    assert_eq!((kept.start.as_deref(), kept.places.as_ref()), (Some("0|1|"), Some(&*places(1, 4))));
+    // Another place of the same log, and one of a later log.
+    let (keeper, _) = store.keep("orders", true).unwrap();
+    for place in [LogPlace { log: 1, position: 3 }, LogPlace { log: 2, position: 1 }] {
+        let told = Some(Arc::new([("instance 1".into(), place)].into()));
+        let processed =
+            Processed::UpTo { last: bookmark(7, 2), instance: 1, received: Vec::new(), places: told };
+        keeper.processed(&processed, &one()).unwrap();
+    }
+    let kept = resume_position(&store, "orders").unwrap();
+    let place = kept.places.unwrap()["instance 1"];
+    assert_eq!(place, LogPlace { log: 2, position: 1 });
 }
 
 #[test]

@@ -60,6 +60,11 @@ impl Range {
         Range { start: StartPoint::Now.into(), starts_with: false, end: None }
     }
 
+    /// All messages.
+    pub fn from_start() -> Range {
+        Range { start: StartPoint::Epoch.into(), starts_with: false, end: None }
+    }
+
     /// All messages after an instant.
     pub fn after(time: Timestamp) -> Range {
         Range { start: StartPoint::Time(time).into(), starts_with: false, end: None }

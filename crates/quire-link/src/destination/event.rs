@@ -3,7 +3,7 @@
 use quire_types::{Bookmark, Position};
 use quire_wire::link::{Given, Hello, Mark, Member};
 
-use crate::{Connection, KeptMark, MemberInfo};
+use crate::{Connection, KeptMark, MemberInfo, PlacesFrame};
 
 /// A request to the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +61,8 @@ pub enum DestinationOutput {
         /// The link sends everything that can be missing here.
         is_whole: bool,
     },
+    /// The places of instances at this point of the link. The records before it were recorded.
+    Places(PlacesFrame),
     /// Something happened.
     Note(DestinationEvent),
     /// Another turn is needed soon.

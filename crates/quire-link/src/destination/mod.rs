@@ -31,7 +31,7 @@ pub use look_up::{InLog, LookedUp, RecordHere, hash_of};
 
 use crate::compress::decompress;
 use crate::replicated::Destinations;
-use crate::{Connection, HEARTBEAT, KeptMark, SILENCE_MAX};
+use crate::{Connection, HEARTBEAT, KeptMark, PlacesFrame, SILENCE_MAX};
 
 /// The time between two `hello` frames on a connection, at least. Each costs checks, a search of
 /// the log, and a line in the log of the server.
@@ -99,6 +99,8 @@ struct Link {
     /// The place in the log of the source up to which its records came, and up to which they are
     /// acknowledged.
     received: Position,
+    /// The last of these records that was not published at the source.
+    received_passed_on: Position,
     acknowledged: Position,
     record_count: u64,
     duplicate_count: u64,
@@ -141,6 +143,7 @@ impl Link {
             rules: LinkRules::default(),
             pending: BTreeMap::new(),
             received: Position::ZERO,
+            received_passed_on: Position::ZERO,
             acknowledged: Position::ZERO,
             record_count: 0,
             duplicate_count: 0,
@@ -214,6 +217,12 @@ impl Destination {
     /// The source, once its `hello` came.
     pub fn source(&self) -> Option<&SourceInstance> {
         self.link().map(|link| &link.source)
+    }
+
+    /// The source, the position of its log up to which its records were recorded on this link, and
+    /// that of the last one that was not published at the source.
+    pub fn recorded(&self) -> Option<(&SourceInstance, Position, Position)> {
+        self.link().map(|link| (&link.source, link.received, link.received_passed_on))
     }
 
     /// Whether the source has sent everything that it had when the link came up.
@@ -401,6 +410,9 @@ impl Destination {
                 let (mark, is_whole) = (KeptMark::of_frame(sent), sent.is_whole);
                 self.outputs.push_back(DestinationOutput::Mark { mark, is_whole });
             }
+            (DestinationState::Linked(_), Frame::Places(sent)) => {
+                self.outputs.push_back(DestinationOutput::Places(PlacesFrame::of_frame(sent)));
+            }
             (DestinationState::Linked(link), Frame::Answer { number, reason, answer })
                 if link.asked == Some(*number) =>
             {
@@ -500,6 +512,9 @@ impl Destination {
             link.record_count += taken.record_count;
             link.duplicate_count += taken.duplicate_count;
             for (hops, Waiting { through, position, destinations }) in taken.by_hops {
+                if hops > 0 {
+                    link.received_passed_on = link.received_passed_on.max(through);
+                }
                 let ack = PendingAck { through, position, destinations, mark };
                 link.pending.entry(hops).or_default().push_back(ack);
             }

@@ -11,7 +11,7 @@ use quire_types::{Position, time::Instant};
 use quire_wire::link::Mark;
 
 use super::LogState;
-use crate::{Connection, KeptMark};
+use crate::{Connection, KeptMark, PlacesFrame};
 
 /// A link that ends earlier counts as a failure, unless something was acknowledged on it. The same
 /// record may end the next one, too.
@@ -29,6 +29,10 @@ const SHORT_READ_MAX: u64 = 64;
 /// reads of 256 KiB: much less work for both instances than the publishes, and the records of an
 /// outage do arrive.
 const CATCH_UP_YIELD_MAX: Duration = Duration::from_millis(5);
+
+/// The shortest time between two frames of places. A subscription that moves gets the messages of
+/// this time again.
+const PLACES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Pieces of the log that the link passes over, at most. At the limit the last one grows. A piece
 /// that does not follow it is read.
@@ -106,6 +110,34 @@ pub(super) struct Live {
     /// The other marks that were sent, by origin and the instance that they are for. Each with
     /// whether the link sent everything then.
     marks: BTreeMap<(String, String), (KeptMark, bool)>,
+    pub(super) places: SentPlaces,
+}
+
+/// The places that the destination was sent.
+#[derive(Debug, Default)]
+pub(super) struct SentPlaces {
+    last: Option<PlacesFrame>,
+    /// The position of the log and the version of the places at the last frame.
+    made_of: Option<(Position, (u64, u64))>,
+    /// When the next one may be sent.
+    next_at: Instant,
+    /// There is news for it.
+    is_due: bool,
+}
+
+impl SentPlaces {
+    /// When the next frame is sent.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.is_due.then_some(self.next_at)
+    }
+
+    /// A frame was made; `None`: the places are not known. Returns whether it says something new.
+    pub(super) fn make(&mut self, now: Instant, frame: Option<PlacesFrame>) -> Option<&PlacesFrame> {
+        let frame = frame.filter(|frame| self.last.as_ref() != Some(frame))?;
+        self.next_at = now + PLACES_INTERVAL;
+        self.last = Some(frame);
+        self.last.as_ref()
+    }
 }
 
 impl Live {
@@ -126,7 +158,20 @@ impl Live {
             owes_caught_up: true,
             request: None,
             marks: BTreeMap::new(),
+            places: SentPlaces::default(),
         }
+    }
+
+    /// The position for which a frame of places is due; `None`: nothing has changed, or the last
+    /// one was sent a moment ago. `version` is that of the places of this instance.
+    pub(super) fn places_due(&mut self, now: Instant, version: (u64, u64)) -> Option<Position> {
+        let made_of = Some((self.scanned, version));
+        self.places.is_due = !self.owes_caught_up && self.places.made_of != made_of;
+        if !self.places.is_due || self.places.next_at > now {
+            return None;
+        }
+        (self.places.made_of, self.places.is_due) = (made_of, false);
+        Some(self.scanned)
     }
 
     /// Whether the link has ended soon, without progress.

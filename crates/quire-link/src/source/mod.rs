@@ -31,7 +31,7 @@ use live::{Connected, Live};
 pub use live::{Run, SentFrame};
 
 use crate::replicated::DestinationProgress;
-use crate::{Connection, HEARTBEAT, KeptMark, MemberInfo, SILENCE_MAX};
+use crate::{Connection, HEARTBEAT, KeptMark, MemberInfo, PlacesFrame, SILENCE_MAX};
 
 /// The next attempt of a link whose destination is to connect.
 const NEVER: Instant = Instant(u64::MAX);
@@ -447,6 +447,20 @@ impl Source {
         self.look_at_age(now);
     }
 
+    /// The position of the log for which a frame of places is due. Call it after
+    /// [`end_turn`](Source::end_turn), and then [`send_places`](Source::send_places). `version`
+    /// changes with the places that this instance knows.
+    pub fn places_due(&mut self, now: Instant, version: (u64, u64)) -> Option<Position> {
+        self.live_mut()?.places_due(now, version)
+    }
+
+    /// Sends the places at the position that was due, unless they are those that were sent last.
+    pub fn send_places(&mut self, now: Instant, frame: Option<PlacesFrame>) {
+        let Some(live) = self.live_mut() else { return };
+        let Some(frame) = live.places.make(now, frame).cloned() else { return };
+        self.send(now, &Frame::Places(frame.as_frame()));
+    }
+
     /// When it has something to do next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let link = match &self.state {
@@ -460,7 +474,8 @@ impl Source {
             }
         };
         let yields = self.live().and_then(|live| live.yields_until);
-        link.into_iter().chain(yields).chain(self.ages.downgrade_due(&self.settings)).min()
+        let places = self.live().and_then(|live| live.places.due());
+        link.into_iter().chain(yields).chain(places).chain(self.ages.downgrade_due(&self.settings)).min()
     }
 
     /// Waits no longer for the next attempt. An attempt that is under way now is followed by the

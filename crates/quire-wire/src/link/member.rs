@@ -1,7 +1,7 @@
 //! The parts of frames that are about the instances which replicate to each other, and about their
 //! logs (docs/internals/copies.md, *States, and when clients are let in*).
 
-use quire_types::{Bookmark, PublisherId};
+use quire_types::{Bookmark, Position, PublisherId};
 
 use super::{BadFrame, put_text, put_u32, put_u64, take_text, take_u8, take_u32, take_u64};
 
@@ -54,6 +54,82 @@ pub struct SentAll<'a> {
     pub is_whole: bool,
     /// The numbers of the logs that the origin knew.
     pub known: Vec<(&'a str, u64)>,
+}
+
+/// A position of the log of an instance: everything up to it comes before the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownPlace<'a> {
+    /// The instance.
+    pub instance: &'a str,
+    /// The number of its log.
+    pub log: u64,
+    /// The position.
+    pub position: Position,
+}
+
+/// Records of another instance that the source has, and that the link does not pass on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequiredPlace<'a> {
+    /// The instance that sent them to the source.
+    pub instance: &'a str,
+    /// The number of the log of that instance.
+    pub log: u64,
+    /// Its records that were published there are below this position of its log, or at it.
+    pub own: Position,
+    /// Its other records are.
+    pub passed_on: Position,
+}
+
+/// The places of instances at one point of a link.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SentPlaces<'a> {
+    /// The number of the log of the source.
+    pub log: u64,
+    /// The position up to which the source has looked at it.
+    pub position: Position,
+    /// Everything of other instances up to these positions is in the log of the source up to
+    /// `position`.
+    pub known: Vec<KnownPlace<'a>>,
+    /// The destination must have these records from others. `None`: the source does not know them
+    /// yet, and the frame only says of which log its records are.
+    pub required: Option<Vec<RequiredPlace<'a>>>,
+}
+
+pub(super) fn put_places(out: &mut Vec<u8>, sent: &SentPlaces<'_>) {
+    put_u64(out, sent.log);
+    put_u64(out, sent.position.get());
+    let known = &sent.known[..sent.known.len().min(MEMBERS_MAX)];
+    put_u32(out, known.len() as u32);
+    for KnownPlace { instance, log, position } in known {
+        put_text(out, instance);
+        [*log, position.get()].into_iter().for_each(|number| put_u64(out, number));
+    }
+    out.push(sent.required.is_some().into());
+    let required = sent.required.as_deref().unwrap_or_default();
+    let required = &required[..required.len().min(MEMBERS_MAX)];
+    put_u32(out, required.len() as u32);
+    for RequiredPlace { instance, log, own, passed_on } in required {
+        put_text(out, instance);
+        [*log, own.get(), passed_on.get()].into_iter().for_each(|number| put_u64(out, number));
+    }
+}
+
+pub(super) fn take_places<'a>(body: &mut &'a [u8]) -> Result<SentPlaces<'a>, BadFrame> {
+    let (log, position) = (take_u64(body)?, Position::new(take_u64(body)?));
+    let mut sent = SentPlaces { log, position, ..SentPlaces::default() };
+    for _ in 0..take_count(body, MEMBERS_MAX, BadFrame("more places than instances"))? {
+        let (instance, log) = (take_text(body)?, take_u64(body)?);
+        sent.known.push(KnownPlace { instance, log, position: Position::new(take_u64(body)?) });
+    }
+    let is_known = take_u8(body)? != 0;
+    let mut required = Vec::new();
+    for _ in 0..take_count(body, MEMBERS_MAX, BadFrame("more required places than instances"))? {
+        let (instance, log) = (take_text(body)?, take_u64(body)?);
+        let (own, passed_on) = (Position::new(take_u64(body)?), Position::new(take_u64(body)?));
+        required.push(RequiredPlace { instance, log, own, passed_on });
+    }
+    sent.required = is_known.then_some(required);
+    Ok(sent)
 }
 
 pub(super) fn put_members(out: &mut Vec<u8>, members: &[Member<'_>]) {

@@ -12,12 +12,12 @@ mod splitter;
 
 use quire_types::{Bookmark, Position, PublisherId, Secret, Timestamp};
 
-pub use member::{MEMBERS_MAX, Member, NAMED_MAX, Named, SentAll};
-use member::{put_members, put_sent_all, take_members, take_sent_all};
+pub use member::{KnownPlace, MEMBERS_MAX, Member, NAMED_MAX, Named, RequiredPlace, SentAll, SentPlaces};
+use member::{put_members, put_places, put_sent_all, take_members, take_places, take_sent_all};
 pub use splitter::{Piece, Splitter};
 
 /// The version of these frames. Both sides must have the same.
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;
 
 /// The largest frame in bytes apart from the data of one message: its other fields, the limit of a
 /// frame of small records, or a `hello`.
@@ -62,6 +62,7 @@ const QUESTION: u8 = 15;
 const ANSWER: u8 = 16;
 const WANTED: u8 = 17;
 const GIVEN: u8 = 18;
+const PLACES: u8 = 19;
 
 /// Bytes that are not a frame. The peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,7 +90,7 @@ pub enum Role {
 pub fn role_of(kind: u8) -> Result<Role, BadFrame> {
     match kind {
         WELCOME | REFUSED | ACKNOWLEDGED | REJECTED | QUESTION | WANTED => Ok(Role::Source),
-        HELLO | RECORDS | COMPRESSED | MARK | ENDED | ANSWER | GIVEN => Ok(Role::Destination),
+        HELLO | RECORDS | COMPRESSED | MARK | ENDED | ANSWER | GIVEN | PLACES => Ok(Role::Destination),
         HEARTBEAT | MEMBERS => Ok(Role::Either),
         _ => Err(UNKNOWN_KIND),
     }
@@ -191,6 +192,8 @@ pub enum Frame<'a> {
     Heartbeat,
     /// Source: an instance has sent everything that it had.
     Mark(SentAll<'a>),
+    /// Source: the places of instances at this point of the link.
+    Places(SentPlaces<'a>),
     /// Either: the instances that the sender knows, itself first.
     Members(Vec<Member<'a>>),
     /// Source: the link ends, and why. The link of the other direction can continue.
@@ -429,6 +432,7 @@ impl Frame<'_> {
             Frame::LoggedOn { user } => put_text(out, user),
             Frame::Mark(sent) => put_sent_all(out, sent),
             Frame::Members(members) => put_members(out, members),
+            Frame::Places(sent) => put_places(out, sent),
             Frame::Heartbeat => (),
         }
         end_frame(out, begin);
@@ -445,6 +449,7 @@ impl Frame<'_> {
             Frame::Heartbeat => HEARTBEAT,
             Frame::Mark(_) => MARK,
             Frame::Members(_) => MEMBERS,
+            Frame::Places(_) => PLACES,
             Frame::Ended { .. } => ENDED,
             Frame::Logon(_) => LOGON,
             Frame::LoggedOn { .. } => LOGGED_ON,
@@ -496,6 +501,7 @@ pub fn next_frame(bytes: &[u8], size_max: usize) -> Result<Option<(Frame<'_>, us
         HEARTBEAT => Frame::Heartbeat,
         MARK => Frame::Mark(take_sent_all(body)?),
         MEMBERS => Frame::Members(take_members(body)?),
+        PLACES => Frame::Places(take_places(body)?),
         ENDED => Frame::Ended { reason: take_text(body)? },
         LOGON => Frame::Logon(take_logon(body)?),
         LOGGED_ON => Frame::LoggedOn { user: take_text(body)? },

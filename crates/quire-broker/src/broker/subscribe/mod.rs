@@ -8,7 +8,7 @@ use crate::queues::{QueueSubscription, Wanted};
 use quire_journal::Position;
 
 use crate::Broker;
-use crate::bookmarks::{EndPosition, FormerPlace, LogRequest};
+use crate::bookmarks::{EndPosition, FormerPlace, LogPlan, LogRequest};
 use crate::entitlement::Grant;
 use crate::events::ClientEvent;
 use crate::failure::code_of;
@@ -18,7 +18,8 @@ use crate::session::{Phase, SessionId, Stall};
 use crate::subscription::{Delivery, Interest, Range, Subscription, SubscriptionId};
 use crate::tables::{AskedState, FormerView, ViewPlan};
 use plan::Plan;
-use quire_command::{AckKind, Acks, Code, Subscribe, Unsubscribe};
+use quire_command::subscribe::NotFound;
+use quire_command::{AckKind, Acks, Code, LogPlace, Subscribe, Unsubscribe};
 use quire_expression::filter::Filter;
 use quire_expression::topic::TopicSelector;
 use quire_table::AsOf;
@@ -80,13 +81,50 @@ impl Broker {
             Some(AskedState::At(instant)) => return self.enter_state(id, plan, Some(instant)),
             Some(AskedState::After(bookmark)) => return self.searches.find(&mut self.cx, id, plan, bookmark),
         }
-        let Some(range) = plan.range() else { return self.enter_subscription(id, plan, None) };
+        if plan.range().is_none() {
+            return self.enter_subscription(id, plan, None);
+        }
+        match self.look_at_place(&mut plan) {
+            Ok(Some(after)) => {
+                // Times of other instances do not count here.
+                plan.set_range(Range::from_start());
+                return self.enter_within(id, plan, after, None);
+            }
+            Ok(None) => (),
+            Err(refused) => return self.cx.refuse_command(id, plan.command, plan.number, &refused),
+        }
+        let Some(range) = plan.range() else { return };
         let end = range.end.as_ref().map(|end| end.without_search(plan.log_end));
         match (range.start.without_search(plan.log_end), end) {
             (Some(after), None) => self.enter_within(id, plan, after, None),
             (Some(after), Some(Some(until))) => self.enter_within(id, plan, after, Some(until)),
             _ => self.searches.begin(&mut self.cx, id, plan),
         }
+    }
+
+    /// The position at which a subscription begins that was on another instance before. `None`: it
+    /// begins at its bookmark.
+    fn look_at_place(&self, plan: &mut Plan) -> Result<Option<Position>, Refused> {
+        let has_end = plan.range().is_some_and(|range| range.end.is_some());
+        let Some(LogPlace { log, position }) = plan.place.filter(|_| !has_end && plan.view.is_none()) else {
+            return Ok(None);
+        };
+        let after = Position::new(position);
+        let is_here = log != 0 && log == self.cx.log.number && after <= self.cx.log.visible();
+        let is_kept = after.next() >= self.cx.log.reader.first();
+        let not_found = plan.log.as_ref().map(LogPlan::not_found).unwrap_or_default();
+        if !(is_here && is_kept) && not_found == NotFound::Fail {
+            let reason = match is_here {
+                false => {
+                    "the subscription was on another instance, and its place in the log here is not known: a \
+                     message may be missed or repeated (bookmark_not_found chooses another start)"
+                }
+                true => "journal files with messages after the place of the subscription were removed",
+            };
+            return Err(Refused::new(Code::BookmarkNotFound, reason.to_owned()));
+        }
+        (plan.is_place_unknown, plan.is_bookmark_missing) = (!is_here, is_here && !is_kept);
+        Ok(is_here.then_some(after))
     }
 
     /// Continues the subscribe commands whose starts were found, or cannot be.
@@ -212,6 +250,7 @@ impl Broker {
         }
         let Plan { command, acks, number, selector, filter, visible, select, family, view, log_end, .. } =
             plan;
+        let takes_places = plan.takes_places;
         let is_conflated = plan.conflation.is_some();
         let subscription = Subscription {
             session: id,
@@ -230,14 +269,23 @@ impl Broker {
         match (plan.log, &view) {
             (Some(plan), _) => {
                 let awaits_records = view.is_some();
-                let request =
-                    LogRequest { plan, command, acks, log_end, place, awaits_records, is_conflated };
+                let request = LogRequest {
+                    plan,
+                    command,
+                    acks,
+                    log_end,
+                    place,
+                    takes_places,
+                    awaits_records,
+                    is_conflated,
+                };
                 companions = self.bookmarks.enter(&mut self.cx, subscription, request, former_place);
             }
             (None, Some(view)) => self.tables.enter(&mut self.cx, subscription, view, former_view.as_mut()),
             (None, None) => (),
         }
-        let detail = granted.filter(|_| is_queue).unwrap_or(u32::from(plan.is_bookmark_missing));
+        let start = u32::from(plan.is_bookmark_missing) | u32::from(plan.is_place_unknown) << 1;
+        let detail = granted.filter(|_| is_queue).unwrap_or(start);
         let note = plan.note.as_deref().unwrap_or_default();
         self.cx.acknowledge_with(id, command, number, acks, detail, note);
         // The acknowledgement may have exceeded the backlog of a slow connection.

@@ -15,7 +15,7 @@ use crate::session::SessionId;
 use crate::subscription::{Conflation, Range, ServedBy, SubscriptionId};
 use crate::tables::{PENDING_CHANGES_MAX, Tables, ViewPlan};
 use quire_command::subscribe::{Family, Former, FormerLog, Request};
-use quire_command::{Acks, Code, Keys, Subscribe, SubscribeOptions};
+use quire_command::{Acks, Code, Keys, LogPlace, Subscribe, SubscribeOptions};
 use quire_expression::filter::{Filter, path_of};
 use quire_expression::select::Select;
 use quire_expression::topic::TopicSelector;
@@ -46,6 +46,12 @@ pub(super) struct Plan {
     pub(super) log_end: Position,
     /// The log contains none of its bookmarks, and the options determine the start.
     pub(super) is_bookmark_missing: bool,
+    /// The position at which it begins instead of at its bookmark, when it is of the log here.
+    pub(super) place: Option<LogPlace>,
+    /// It is not.
+    pub(super) is_place_unknown: bool,
+    /// The client takes places.
+    pub(super) takes_places: bool,
     /// A note that the client logs when the subscription begins.
     pub(super) note: Option<String>,
     /// The options as text, for the event of the subscription; `None`: no event is wanted.
@@ -133,6 +139,9 @@ impl Plan {
             // A subscription does not wait for messages that will never be persisted.
             log_end: if cx.log.failure.is_some() { cx.log.visible() } else { cx.log.appended() },
             is_bookmark_missing: false,
+            place: subscribe.place,
+            is_place_unknown: false,
+            takes_places: subscribe.takes_places,
             note,
             told: cx.wants_client_events().then(|| options_text(subscribe)),
         })
