@@ -117,6 +117,8 @@ pub enum Canary {
     SharedBackup,
     /// Subscribers that move never see some messages.
     SkippedRecord,
+    /// Subscribers that start again begin on another instance after a later place.
+    LaterPlaces,
     /// Publishers do not wait for a destination although nothing has downgraded it.
     EarlyDowngrade,
     /// A link sends messages that do not match its filter.
@@ -174,7 +176,7 @@ impl Canary {
         [Canary::ForgottenWakeUp, Canary::TwoReaders, Canary::ForgottenHandover, Canary::ForgottenBuffer];
 
     /// The mistakes of links, and of the clients that move between instances.
-    pub const OF_LINKS: [Canary; 15] = [
+    pub const OF_LINKS: [Canary; 16] = [
         Canary::EarlyLinkAcknowledgement,
         Canary::DroppedRecords,
         Canary::DroppedDelete,
@@ -183,6 +185,7 @@ impl Canary {
         Canary::KeptDuplicate,
         Canary::SharedBackup,
         Canary::SkippedRecord,
+        Canary::LaterPlaces,
         Canary::EarlyDowngrade,
         Canary::IgnoredFilter,
         Canary::ForgottenVerdict,
@@ -487,7 +490,7 @@ impl World {
         for stream in 0..1 + self.random.below(3) as usize {
             let (order, name) = (shuffled(count, &mut self.random), format!("links-subscriber-{stream}"));
             self.auditors.links.add_stream(&name);
-            let program = links::Program::subscriber(stream, &mut self.random);
+            let program = links::Program::subscriber(stream, self.canary, &mut self.random);
             let client = Client::links(name, order, program, &mut self.random, now);
             self.add(client);
         }

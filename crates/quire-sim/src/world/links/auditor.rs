@@ -158,10 +158,6 @@ struct Stream {
     name: String,
     /// The last sequence of each publisher.
     last: Vec<u64>,
-    /// The first one; 0: none.
-    first: Vec<u64>,
-    /// It was on more than one instance.
-    has_moved: bool,
     seen: BTreeSet<u64>,
     /// The instance to which it logged on last, and whether it has got a message since.
     at: Option<(usize, bool)>,
@@ -230,8 +226,7 @@ impl Auditor {
     /// A client is going to subscribe. All publishers are known.
     pub fn add_stream(&mut self, name: &str) {
         let count = self.publishers.len();
-        let (last, first) = (vec![0; count], vec![0; count]);
-        self.streams.push(Stream { name: name.to_owned(), last, first, ..Stream::default() });
+        self.streams.push(Stream { name: name.to_owned(), last: vec![0; count], ..Stream::default() });
     }
 
     /// The events that it saw.
@@ -427,16 +422,13 @@ impl Auditor {
                 place + 1
             ));
         }
-        let Stream { last, first, seen, has_returned, at, late, .. } = &mut self.streams[stream];
+        let Stream { last, seen, has_returned, at, late, .. } = &mut self.streams[stream];
         if let Some((_, is_served)) = at {
             *is_served = true;
         }
         if *has_returned {
             seen.insert(value);
             return Ok(());
-        }
-        if first[publisher] == 0 {
-            first[publisher] = bookmark.sequence;
         }
         if !seen.insert(value) {
             return Err(format!("message {value} ({publisher}|{}|) came twice", bookmark.sequence));
@@ -468,7 +460,6 @@ impl Auditor {
     pub fn arrived(&mut self, stream: usize, instance: usize, now_ns: u64) {
         let (stream, replaced_at) = (&mut self.streams[stream], self.replaced_at[instance]);
         let first_ns = *stream.visits.entry(instance).or_insert(now_ns);
-        stream.has_moved = stream.visits.len() > 1;
         // The log of the instance may have another order than before.
         stream.has_returned |= replaced_at.is_some_and(|at| first_ns <= at);
         stream.at = Some((instance, false));
@@ -651,10 +642,7 @@ impl Auditor {
                 for sequence in found[0][number].iter().filter(|sequence| !publisher.is_in_gap(**sequence)) {
                     let operation = &publisher.operations[*sequence as usize - 1];
                     let value = operation.value.filter(|_| operation.action == Action::Order);
-                    // The limit that docs/stores.md names.
-                    let first = stream.first[number];
-                    let is_before_first = stream.has_moved && (first == 0 || first > *sequence);
-                    let value = value.filter(|value| !is_before_first && !stream.excused.contains(value));
+                    let value = value.filter(|value| !stream.excused.contains(value));
                     if let Some(value) = value.filter(|value| !stream.seen.contains(value)) {
                         return Err(format!(
                             "{} never saw message {value} ({number}|{sequence}|)",

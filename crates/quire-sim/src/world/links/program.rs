@@ -29,10 +29,28 @@ pub(in crate::world) struct At {
 }
 
 pub(in crate::world) enum Program {
-    Publish { number: usize, store: Store },
-    Subscribe { stream: usize, is_durable: bool, subscription: Option<u32>, position: Option<ResumePosition> },
-    Query { running: Option<u32>, rows: Rows, found: Option<Rows> },
-    Follow { subscription: Option<u32>, is_delta: bool, view: View, canary: Option<Canary> },
+    Publish {
+        number: usize,
+        store: Store,
+    },
+    Subscribe {
+        stream: usize,
+        is_durable: bool,
+        subscription: Option<u32>,
+        position: Option<ResumePosition>,
+        canary: Option<Canary>,
+    },
+    Query {
+        running: Option<u32>,
+        rows: Rows,
+        found: Option<Rows>,
+    },
+    Follow {
+        subscription: Option<u32>,
+        is_delta: bool,
+        view: View,
+        canary: Option<Canary>,
+    },
     Work(Worker),
 }
 
@@ -93,9 +111,9 @@ impl Program {
         Program::Publish { number, store: Store::new(number as u64 + 1) }
     }
 
-    pub fn subscriber(stream: usize, random: &mut Random) -> Self {
+    pub fn subscriber(stream: usize, canary: Option<Canary>, random: &mut Random) -> Self {
         let is_durable = random.percent(50);
-        Program::Subscribe { stream, is_durable, subscription: None, position: None }
+        Program::Subscribe { stream, is_durable, subscription: None, position: None, canary }
     }
 
     /// Keeps the records of the last-value topic. Some get the changes as differences.
@@ -127,10 +145,14 @@ impl Program {
     /// The process ends.
     pub fn restart(&mut self, core: &ClientCore) {
         match self {
-            Program::Subscribe { subscription, position, .. } => {
+            Program::Subscribe { subscription, position, canary, .. } => {
                 let last = subscription.and_then(|number| core.resume_position(number).cloned());
                 *position = last.or(position.take());
                 *subscription = None;
+                if *canary == Some(Canary::LaterPlaces) {
+                    let places = position.iter_mut().flat_map(|position| &mut position.places);
+                    places.flat_map(|places| places.values_mut()).for_each(|place| place.position += 20);
+                }
             }
             Program::Query { running, .. } => *running = None,
             Program::Follow { subscription, view, .. } => {
