@@ -29,9 +29,6 @@ pub(crate) struct Publisher {
     /// The last sequence below the next one that is in the log here, or on the instance that
     /// acknowledged it to the run. Other sequences up to `highest` have no record.
     followed: u64,
-    /// The last sequence below the next one that the connection has sent and that the log here has,
-    /// or that an instance has acknowledged to its run.
-    sent: u64,
     /// The last record of this publisher.
     last: Position,
     /// The destinations of its messages since the last [`Publisher::queue_ack`].
@@ -113,7 +110,6 @@ impl Publisher {
             highest,
             run: 0,
             followed: 0,
-            sent: 0,
             last: Position::default(),
             destinations: Destinations::NONE,
             pending: VecDeque::new(),
@@ -176,7 +172,6 @@ impl Publisher {
         // Sequences that were seen here, and that the log does not have, were refused or are not
         // recorded.
         self.followed = if persisted > self.highest { persisted } else { recorded };
-        self.sent = persisted;
     }
 
     /// The run of a message, and the sequence that it follows. A record with a run says it only
@@ -191,30 +186,15 @@ impl Publisher {
         Numbering { run, follows: is_said.then_some(self.followed) }
     }
 
-    /// As [`Publisher::numbering`], for a message in a hole of the log that begins with `first`. A
-    /// client sends its messages in order, so it has used no sequence between the last one that it
-    /// sent and this one. A client of an earlier version does not say which ones were acknowledged
-    /// before.
-    pub(crate) fn late_numbering(&self, sequence: u64, is_numbered: bool, first: u64) -> Numbering {
-        let before = sequence.saturating_sub(1);
-        let follows = match self.run {
-            0 => before,
-            _ => self.sent.min(before).max(first.saturating_sub(1)),
-        };
-        let run = self.run_of(is_numbered);
-        Numbering { run, follows: (run == 0 || follows != before).then_some(follows) }
-    }
-
     /// The run of a message; 0 = the program numbers it, or the client is of an earlier version.
     pub(crate) fn run_of(&self, is_numbered: bool) -> u64 {
         if is_numbered { 0 } else { self.run }
     }
 
-    /// The log has the message with this sequence, which the connection has sent. Other instances
-    /// have sent messages of the publisher up to `highest`.
-    pub(crate) fn follow(&mut self, sequence: u64, highest: u64) {
-        self.sent = sequence;
-        self.followed = self.followed.max(sequence).max(highest);
+    /// The message with this sequence is in the log, or a record of its publisher came from another
+    /// instance.
+    pub(crate) fn follow(&mut self, sequence: u64) {
+        self.followed = self.followed.max(sequence);
     }
 
     /// The highest sequence seen.
@@ -555,7 +535,7 @@ mod tests {
         // Sequence 9 was refused here.
         publisher.note_followed(8, 9);
         assert_eq!((follows(&publisher, 10), follows(&publisher, 9)), (Some(8), None));
-        publisher.follow(10, 10);
+        publisher.follow(10);
         assert_eq!(follows(&publisher, 11), None);
         publisher.refuse(11, Refusal::BadTopic(TopicNameError::Empty.into()));
         publisher.pass(12);
