@@ -418,6 +418,25 @@ fn a_refusal_does_not_tell_whether_a_topic_exists() {
 }
 
 #[test]
+fn a_range_of_a_queue_does_not_tell_whether_the_queue_exists() {
+    let mut pair = start(vec![entry(&[Right::Replay], "work")]);
+    log_on_as(&mut pair, 2, "anna", "");
+    for topic in ["jobs", "nowhere"] {
+        let said = answer(&mut pair, &Command::Subscribe(replay(NUMBER, topic, "[:0|1|]")));
+        assert_eq!(said, [refused(Code::NotEntitled, NUMBER, NUMBER)], "{topic}");
+        assert_eq!(pair.clients[&2].refusal, format!("the user may not replay {topic:?}"));
+    }
+    // A user who may know the queue has the messages of the topics with the right.
+    let mut pair = start(vec![entry(&[Right::Replay], "work"), entry(&[Right::Monitor], "jobs")]);
+    log_on_as(&mut pair, 2, "anna", "");
+    let said = answer(&mut pair, &Command::Subscribe(replay(NUMBER, "jobs", "[:0|1|]")));
+    assert!(
+        said.iter().any(|said| matches!(said, Said::Message { topic, .. } if topic == "work")),
+        "{said:?}"
+    );
+}
+
+#[test]
 fn refusals_beyond_60_a_minute_are_counted_and_logged_together() {
     let mut pair = start(vec![entry(&[Right::Read], "other")]);
     log_on_as(&mut pair, 2, "anna", "");
