@@ -198,6 +198,28 @@ def test_a_file_that_is_no_database_is_put_aside(tmp_path: Path) -> None:
     store.close(1.0)
 
 
+def test_a_file_with_a_damaged_page_is_put_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = store_in(tmp_path)
+    for number in range(1, 4):
+        store.write(number, tree(number))
+    store.close(4.0)
+    file = tmp_path / "statistics.db"
+    whole = file.read_bytes()
+    aside = tmp_path / "statistics.db.unreadable"
+    for page in range(len(whole) // 4096):
+        file.write_bytes(whole[: page * 4096] + b"\xff" * 4096 + whole[(page + 1) * 4096 :])
+        caplog.clear()
+        store = store_in(tmp_path)
+        store.write(6.0, tree(7))
+        assert read(store.history())[-1] == 7, page
+        assert store.history().lifetimes()[-1]["event"] == "start"
+        store.close(7.0)
+        # A page that no sample needs can stay damaged.
+        assert aside.exists() == any("cannot be read" in line for line in caplog.messages)
+        assert aside.exists() or page > 2
+        aside.unlink(missing_ok=True)
+
+
 def test_the_last_sample_of_a_stopped_server_is_there(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "admin": {"interval": "1s"},

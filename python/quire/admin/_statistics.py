@@ -48,6 +48,8 @@ _FULL: Final = 0.9
 #: Pages of the log of SQLite after which they are moved to the file, and bytes that it keeps then.
 _LOG_PAGES: Final = 250
 _LOG_SIZE: Final = 1 << 20
+#: The errors of a file that stays damaged.
+_DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 #: Milliseconds that a reader waits for the writer.
 _BUSY_MS: Final = 5000
 #: Samples that are removed together.
@@ -77,6 +79,8 @@ class Store:
         self._max_size = max_size
         self._retention = retention
         self._path = path
+        self._version = version
+        self._started: float | None = None
         #: Of a store in memory, its readers use the connection, too.
         self._lock = threading.Lock()
         self._connection = _open(path)
@@ -84,19 +88,46 @@ class Store:
         self._names: dict[str, str] = {
             node.path: json.dumps([metric.name for metric in _sampled(node)]) for node in NODES
         }
-        with self._lock, self._connection:
-            cursor = self._connection.execute(
-                "INSERT INTO runs (version, started) VALUES (?, ?)", (version, None)
-            )
-            self._run = cursor.lastrowid
+        try:
+            self._begin_run()
+            # A server whose statistics are damaged starts without them.
+            self.history().lifetimes()
+        except sqlite3.DatabaseError as error:
+            self._begin_again(error)
 
     def begin(self, at: float) -> None:
         """Notes the start of the server. `at`: seconds since 1970."""
+        self._started = at
         with self._lock, self._connection:
             self._connection.execute("UPDATE runs SET started = ? WHERE id = ?", (at, self._run))
 
+    def _begin_run(self) -> None:
+        with self._lock, self._connection:
+            cursor = self._connection.execute(
+                "INSERT INTO runs (version, started) VALUES (?, ?)", (self._version, self._started)
+            )
+            self._run = cursor.lastrowid
+
+    def _begin_again(self, error: sqlite3.DatabaseError) -> None:
+        """Puts a damaged file aside, and begins another one. Raises any other error again."""
+        # The lowest byte is the kind of the error. An error of Python has no code.
+        if self._path is None or (getattr(error, "sqlite_errorcode", 0) & 0xFF) not in _DAMAGED:
+            raise error
+        with self._lock:
+            self._connection.close()
+            self._connection = _begun_again(self._path, error)
+            self._known.clear()
+        self._begin_run()
+
     def write(self, at: float, tree: Mapping[str, Any]) -> None:
         """Writes a sample, and removes those that are too old. Raises `sqlite3.Error`."""
+        try:
+            self._write(at, tree)
+        except sqlite3.DatabaseError as error:
+            self._begin_again(error)
+            self._write(at, tree)
+
+    def _write(self, at: float, tree: Mapping[str, Any]) -> None:
         t = round(at * 1000)
         with self._lock, self._connection:
             self._connection.execute("INSERT OR IGNORE INTO samples VALUES (?, ?)", (t, self._run))
@@ -385,19 +416,24 @@ def _open(path: Path | None) -> sqlite3.Connection:
         if isinstance(error, sqlite3.OperationalError):
             raise OSError(f"cannot open the statistics in {path}: {error}") from None
         # It is damaged, or of another version.
-        aside = path.with_name(path.name + ".unreadable")
-        _log.warning(
-            "the statistics in %s cannot be read (%s); they are now in %s",
-            path,
-            error,
-            aside,
-            extra=line("70-0001"),
-        )
-        path.replace(aside)
-        for end in ("-wal", "-shm"):
-            path.with_name(path.name + end).unlink(missing_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        return _opened(path)
+        return _begun_again(path, error)
+
+
+def _begun_again(path: Path, error: sqlite3.DatabaseError) -> sqlite3.Connection:
+    """Puts a file aside, and opens another one."""
+    aside = path.with_name(path.name + ".unreadable")
+    _log.warning(
+        "the statistics in %s cannot be read (%s); they are now in %s",
+        path,
+        error,
+        aside,
+        extra=line("70-0001"),
+    )
+    path.replace(aside)
+    for end in ("-wal", "-shm"):
+        path.with_name(path.name + end).unlink(missing_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    return _opened(path)
 
 
 def _opened(path: Path) -> sqlite3.Connection:
