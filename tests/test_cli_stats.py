@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,45 @@ def test_stats_of_a_path_that_does_not_exist_fails(
 ) -> None:
     assert run(["stats", path, "--url", server.url]) == 1
     assert path.split("/")[-1] in capsys.readouterr().err
+
+
+def test_stats_shows_objects_whose_names_have_slashes_and_percent_signs(
+    tmp_path: Path, server: TestServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shown(path: str, *options: str) -> Any:
+        return json.loads(output(capsys, "stats", path, "--format", "json", *options))
+
+    names = {"orders/new": "orders%2Fnew", "%2F": "%252F", "a.json": "a%2Ejson"}
+    with quire.Client(server.url) as client:
+        for name in names:
+            client.publish(name, {})
+        client.flush()
+
+    def has_samples(leaf: str) -> bool:
+        return bool(shown(leaf, "--from=-1h", "--url", server.url)["samples"])
+
+    file = str(tmp_path / "statistics.db")
+    for encoded in names.values():
+        leaf = f"topics/{encoded}/published"
+        assert shown(f"topics/{encoded}", "--url", server.url)["published"] == 1
+        wait_until(partial(has_samples, leaf))
+        assert shown(leaf, "--url", server.url)["value"] == 1
+        assert shown(leaf, "--file", file)["value"] == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"text" * 5000, None])
+def test_stats_says_that_a_file_is_damaged(
+    tmp_path: Path, server: TestServer, capsys: pytest.CaptureFixture[str], content: bytes | None
+) -> None:
+    written = tmp_path / "statistics.db"
+    server.close()
+    file = tmp_path / "damaged.db"
+    # Without content: the first page is as it was, and the others are missing.
+    file.write_bytes(written.read_bytes()[:4096] if content is None else content)
+    for path in (["queues"], ["queues/jobs/depth", "--from=-1h"]):
+        assert f"{file}: it is damaged, or has no statistics" in error(
+            capsys, "stats", *path, "--file", str(file), code=1
+        )
 
 
 def test_stats_reads_the_file_of_a_running_and_of_a_stopped_server(

@@ -37,6 +37,14 @@ class Place:
         """Whether it is a list of objects."""
         return self.node is not None and self.node.id is not None and self.id is None
 
+    @property
+    def encoded(self) -> str:
+        """The path as a request has it: a slash of an id does not separate parts."""
+        if self.node is None or self.id is None:
+            return self.path
+        last = [] if self.metric is None else [self.path.rpartition("/")[2]]
+        return "/".join([self.node.path, encoded(self.id), *last])
+
 
 def split(raw_path: str) -> tuple[list[str], str | None]:
     """Splits the path of a request below `/quire` into its parts and the form of the answer.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sqlite3
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -73,7 +74,7 @@ class Questions:
             path, begin, end = asked["path"], asked.get("begin"), asked.get("end")
             assert isinstance(path, str)
             assert all(each is None or isinstance(each, int) for each in (begin, end))
-        except (ValueError, KeyError, AssertionError):
+        except (ValueError, RecursionError, KeyError, AssertionError):
             return None, "the question about the statistics cannot be read"
         try:
             place = _nodes.find(_nodes.split(path)[0])
@@ -83,6 +84,8 @@ class Questions:
             answer = self._samples(place, begin, end) if is_history else {"value": self._value(place)}
         except HTTPError as error:
             return None, error.reason
+        except sqlite3.Error as error:
+            return None, f"the statistics cannot be read: {error}"
         text = json.dumps(answer, separators=(",", ":"))
         if len(text) > ANSWER_MAX:
             return None, f"/quire/{place.path} has more than {ANSWER_MAX} bytes: ask for a part of it"

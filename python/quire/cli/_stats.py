@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +34,12 @@ def stats(
     if file is not None:
         if url is not None:
             raise ConfigError("--file and --url exclude each other", key="--file")
-        return _stats_of_file(file, place, times if is_history else None, form)
+        try:
+            return _stats_of_file(file, place, times if is_history else None, form)
+        except (sqlite3.Error, ValueError) as error:
+            raise QuireError(f"{file}: it is damaged, or has no statistics: {error}") from None
+        except LookupError as error:
+            raise QuireError(f"{file}: {error.args[0]}") from None
     with connect(url) as client:
         if is_history:
             _print_samples(place, _samples_of_server(client, place, *times), form)
@@ -78,7 +84,7 @@ def _value_of_server(client: quire.Client, place: Place) -> Any:
             return _value_in(collections_of(_lists(client, place)), place)
         except HTTPError as error:
             raise QuireError(error.reason) from None
-    value = _asked(client, {"path": place.path})["value"]
+    value = _asked(client, {"path": place.encoded})["value"]
     below = [node.path for node in NODES if node.path.startswith(place.path + "/")]
     if any(path in LISTS for path in below):
         # The answer has no long lists.
@@ -125,7 +131,7 @@ def _samples_of_server(
     """The samples of a metric. The server sends them in parts."""
     samples: list[tuple[str, Any]] = []
     while True:
-        answer = _asked(client, {"path": place.path, "begin": begin, "end": end})
+        answer = _asked(client, {"path": place.encoded, "begin": begin, "end": end})
         samples += [(at, value) for at, value in answer["samples"]]
         if not answer["more"]:
             return samples
