@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import quire
 import quire.testing
+from quire.admin._statistics import History
 from quire.cli import _doctor
 from support.command_line import quire as run
-from support.waiting import PATIENCE
+from support.waiting import PATIENCE, wait_until
 
 MARK = "Mark-7b1d"
 CONFIG = f"""
@@ -114,6 +115,50 @@ def test_a_stopped_server_is_described_from_its_directory(
         "configuration/broken.toml.json: it is not TOML (at end of document)",
         "configuration/latin.toml.json: it is not UTF-8",
     ]
+
+
+def test_the_statistics_and_the_log_in_the_archive_have_no_data(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    headers = {"authorization": MARK}
+    tell: dict[str, Any] = {
+        "name": "tell",
+        "on": {"publish": {"topic": "orders"}},
+        "do": [
+            {"log": {"text": "got {{DATA}}"}},
+            {"publish": {"topic": "told", "data": "{}", "headers": headers}},
+        ],
+    }
+    targets = [
+        {"target": "file", "file": "text.log"},
+        {"target": "file", "file": "lines.log", "format": "json"},
+    ]
+    settings: dict[str, Any] = {"admin": {"interval": "1s"}, "logging": targets, "action": tell}
+    with (
+        quire.testing.server(data, **settings) as server,
+        quire.Client(server.url) as client,
+    ):
+        told = client.subscribe("told")
+        orders = client.subscribe("orders", filter=f"/text = '{MARK}'")
+        client.publish("orders", {"text": MARK})
+        client.flush(PATIENCE)
+        orders.get(PATIENCE)
+        told.get(PATIENCE)
+        wait_until(lambda: MARK in str((data / "statistics.db-wal").read_bytes()))
+    assert all(MARK in (data / name).read_text() for name in ("text.log", "lines.log"))
+    archive = tmp_path / "report.tar.gz"
+    assert _doctor.doctor(data, None, None, archive) == 0
+    found = content(archive)
+    assert not [name for name, text in found.items() if MARK.encode() in text]
+    assert "missing.txt" not in found
+    assert b" 60-0001 ***\n" in found["logs/text.log"]
+    assert "60-0001" in [each["id"] for each in lines(found["logs/lines.log"])]
+    file = tmp_path / "statistics.db"
+    file.write_bytes(found["statistics/statistics.db"])
+    at, last = History.of_file(file).latest()
+    assert at
+    assert json.loads(last["instance"]["config"])["action"][0]["do"][1]["publish"]["headers"] == {
+        "authorization": "***"
+    }
 
 
 def test_what_is_no_server_ends_with_a_reason_and_no_file(tmp_path: Path) -> None:

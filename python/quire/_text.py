@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from quire._errors import ConfigError
 
@@ -14,6 +14,24 @@ from quire._errors import ConfigError
 _PASSWORD: Final = re.compile(
     r"\A((?:[a-z][\w+.-]*://|(?:quires?|tcp):/)?+[^:]*:).*@", re.DOTALL | re.IGNORECASE
 )
+
+#: The name of a setting that has a secret, and not the name of a file with it.
+_SECRET: Final = re.compile(r"password|passwd|secret|token|credential|authorization|api_?key", re.IGNORECASE)
+_OF_FILE: Final = re.compile(r"(_file|_env|_path)\Z", re.IGNORECASE)
+
+
+def without_secrets(value: Any, name: str = "") -> Any:
+    """Returns a setting, or a whole configuration, with `***` in the place of secrets."""
+    if _SECRET.search(name) and not _OF_FILE.search(name) and not isinstance(value, (bool, dict)):
+        return "***"
+    match value:
+        case dict():
+            return {key: without_secrets(each, key) for key, each in value.items()}
+        case list() | tuple():
+            return [without_secrets(each, name) for each in value]
+        case str():
+            return without_password(value) if "@" in value else value
+    return value
 
 
 def without_password(text: str) -> str:

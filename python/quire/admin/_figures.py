@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from quire._text import without_secrets
 from quire.admin import _host
 from quire.admin._host import Host, timestamp
 from quire.admin._metrics import NODE_AT, NODES, RATE, Node
@@ -190,7 +191,7 @@ def _fixed(config: Config, started: float) -> dict[str, Any]:
         "user": _host.user_name(),
         "config_path": str(config._source.file or ""),
         # A path that is not UTF-8 is refused later, with its key.
-        "config": json.dumps(config.model_dump(exclude_defaults=True), default=str),
+        "config": json.dumps(without_secrets(config.model_dump(exclude_defaults=True)), default=str),
         "started": timestamp(started),
     }
 

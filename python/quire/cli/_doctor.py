@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import quire
-from quire._text import without_password
+from quire._text import without_secrets
 from quire.cli._connect import connect
 from quire.cli._journal import _shown
 from quire.cli._output import _plain, note, say
@@ -34,9 +35,8 @@ DEPTH: Final = 2
 #: Files of one kind. A directory that is not of a server can have very many.
 FILES_MAX: Final = 100
 
-#: The name of a setting that has a secret, and not the name of a file with it.
-_SECRET: Final = re.compile(r"password|passwd|secret|token|credential|authorization|api_?key", re.IGNORECASE)
-_OF_FILE: Final = re.compile(r"(_file|_env|_path)\Z", re.IGNORECASE)
+#: A line of an action, as text or JSON. It can have the data of messages.
+_TEXT_OF_ACTION: Final = re.compile(rb'(?m)^(\S+ \[[^\]\n]*\] \w+ 60-0001 |\{.*?"id": ?"60-0001").*')
 
 _REPORTED: Final = (
     *("quire-mq", "pydantic", "cyclopts", "rich", "pyjwt", "cryptography"),
@@ -200,7 +200,8 @@ def _tail(file: Path) -> bytes:
         log.seek(max(size - LOG_TAIL, 0))
         tail = log.read()
     # The first line may be a part.
-    return tail if size <= LOG_TAIL else tail.partition(b"\n")[2]
+    whole = tail if size <= LOG_TAIL else tail.partition(b"\n")[2]
+    return _TEXT_OF_ACTION.sub(lambda found: found[1] + (b"}" if found[1][:1] == b"{" else b"***"), whole)
 
 
 def _statistics(file: Path) -> bytes:
@@ -209,8 +210,26 @@ def _statistics(file: Path) -> bytes:
     import sqlite3
 
     # A server may be writing it.
-    with sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True) as connection:
-        return connection.serialize()
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
+        with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as source:
+            source.backup(copy)
+        has_objects = "SELECT 1 FROM sqlite_master WHERE name = 'objects'"
+        if copy.execute(has_objects).fetchone() is not None:
+            fixed = copy.execute("SELECT fixed, id FROM objects").fetchall()
+            shown = [(_shown_fixed(json.loads(text)), number) for text, number in fixed]
+            copy.executemany("UPDATE objects SET fixed = ? WHERE id = ?", shown)
+        # Without the bytes of rows that were replaced or removed.
+        copy.execute("VACUUM")
+        return copy.serialize()
+
+
+def _shown_fixed(figures: dict[str, Any]) -> str:
+    """The figures of an object that do not change, without values of messages and without secrets."""
+    if "filter" in figures:
+        figures = _without_filter(figures)
+    if "config" in figures:
+        figures["config"] = json.dumps(without_secrets(json.loads(figures["config"])))
+    return json.dumps(figures)
 
 
 def _configuration(file: Path) -> dict[str, Any]:
@@ -222,22 +241,8 @@ def _configuration(file: Path) -> dict[str, Any]:
         # Its text quotes the file.
         place = re.search(r"\(at [^)]*\)\Z", str(error))
         raise ValueError(f"it is not TOML {place[0] if place else ''}".rstrip()) from None
-    masked: dict[str, Any] = _masked(content)
+    masked: dict[str, Any] = without_secrets(content)
     return masked
-
-
-def _masked(value: Any, name: str = "") -> Any:
-    """The setting with `***` in the place of secrets."""
-    if _SECRET.search(name) and not _OF_FILE.search(name) and not isinstance(value, (bool, dict)):
-        return "***"
-    match value:
-        case dict():
-            return {key: _masked(each, key) for key, each in value.items()}
-        case list():
-            return [_masked(each, name) for each in value]
-        case str():
-            return without_password(value) if "@" in value else value
-    return value
 
 
 def _write(path: Path, name: str, files: dict[str, bytes], now: datetime) -> None:
