@@ -86,6 +86,26 @@ def test_a_name_that_the_server_does_not_have_is_refused(page: httpx.Client) -> 
         assert page.get("/healthz", headers={"Host": name}).status_code == 200
 
 
+@pytest.mark.parametrize("host", ["[evil]", "[", "::1", ""])
+def test_a_text_that_is_no_name_of_a_host_is_refused(page: httpx.Client, host: str) -> None:
+    assert error_of(page.get("/healthz", headers={"Host": host})) == (421, "bad_host")
+
+
+def test_a_body_with_very_many_levels_is_refused(page: httpx.Client) -> None:
+    answer = page.post("/quire/administrator/statistics/truncate", content="[" * 100_000, headers=JSON)
+    assert error_of(answer) == (400, "bad_value")
+
+
+def test_a_request_that_ends_with_a_bug_has_the_form_of_an_error(
+    page: httpx.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("quire.admin._forms.to_html", lambda *values: 1 / 0)
+    answer = page.get("/quire")
+    assert error_of(answer) == (500, "internal")
+    assert answer.headers["Cache-Control"] == "no-store"
+    wait_until(lambda: "ZeroDivisionError" in caplog.text)
+
+
 def test_a_name_of_the_configuration_is_a_name_of_the_server(tmp_path: Path) -> None:
     with started(tmp_path, admin={"hosts": ["quire.example.com"]}) as server, page_of(server) as page:
         assert page.get("/healthz", headers={"Host": "Quire.Example.com:443"}).status_code == 200
@@ -213,6 +233,33 @@ def test_a_name_is_found_by_its_link_and_escaped_in_every_form(
         rows = list(csv.reader(io.StringIO(page.get("/quire/instance/topics.csv").text, newline="")))
     assert rows[0][:2] == ["id", "message_type"]
     assert ("'" + name if name.startswith("=") else name) in [row[0] for row in rows]
+
+
+def test_every_node_has_the_form_xml(server: TestServer, page: httpx.Client) -> None:
+    with quire.Client(server.url) as client:
+        # XML does not have this character.
+        client.publish("a\ufffeb", {})
+        client.flush()
+        paths = [path for path in NODE_AT if "{" not in path]
+        for path in ("", *paths):
+            answer = page.get(f"/quire/{path}".rstrip("/") + ".xml")
+            assert answer.status_code == 200, path
+            assert ElementTree.fromstring(answer.content).get("path") == f"/quire/{path}".rstrip("/")
+        items = ElementTree.fromstring(page.get("/quire/instance/topics.xml").content)
+        assert "a\ufffdb" in [item.get("id") for item in items]
+        statistics = ElementTree.fromstring(page.get("/quire/instance/statistics.xml").content)
+        assert (statistics.findtext("samples") or "").isdigit()
+
+
+def test_the_configuration_is_shown_without_secrets(tmp_path: Path) -> None:
+    headers = {"authorization": "Bearer Mark-7b1d", "source": "quire"}
+    step = {"publish": {"topic": "orders", "data": "{}", "headers": headers}}
+    action = {"name": "tell", "on": {"admin": {"path": "tell"}}, "do": [step]}
+    with started(tmp_path, action=action) as server, page_of(server) as page:
+        shown = page.get("/quire/instance/config.json").json()["value"]
+        assert "Mark-7b1d" not in page.get("/quire/instance.xml").text
+    [step] = json.loads(shown)["action"][0]["do"]
+    assert step["publish"]["headers"] == {"authorization": "***", "source": "quire"}
 
 
 USERS = {

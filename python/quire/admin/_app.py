@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import operator
+import sqlite3
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 from quire._errors import ConfigError, QuireError
 from quire.admin import _forms, _nodes
 from quire.admin._access import Access
-from quire.admin._errors import HTTPError, bad_value
+from quire.admin._errors import HTTPError, bad_value, bug
 from quire.admin._figures import Figures, Tree
 from quire.admin._forms import Window
 from quire.admin._guarding import App, Guarding
@@ -91,7 +92,11 @@ class AdminApp:
 
     def asgi(self) -> App:
         """Returns the application with every path that was added."""
-        handlers: dict[Any, Any] = {HTTPError: _answer_error, HTTPException: _answer_other}
+        handlers: dict[Any, Any] = {
+            HTTPError: _answer_error,
+            HTTPException: _answer_other,
+            Exception: _answer_bug,
+        }
         app = Starlette(routes=self._routes, exception_handlers=handlers)
         return Guarding(app, self.admin, self.access)
 
@@ -240,9 +245,12 @@ class AdminApp:
         history = self._history()
         if history is None or place.metric.kind == "F":
             return []
-        samples = history.samples(
-            place.node, place.id or "", place.metric, is_rate=place.is_rate, begin=begin, end=end
-        )
+        try:
+            samples = history.samples(
+                place.node, place.id or "", place.metric, is_rate=place.is_rate, begin=begin, end=end
+            )
+        except sqlite3.Error as error:
+            raise HTTPError(409, "internal", f"the statistics cannot be read: {error}") from None
         return samples if points is None else _forms.thinned(samples, points)
 
 
@@ -304,7 +312,7 @@ async def json_of(request: Request) -> dict[str, Any]:
     """Returns the object in the body of a request. An empty body is an empty object. Raises `HTTPError`."""
     try:
         body = json.loads(await request.body() or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         raise bad_value("the body is not JSON") from None
     if not isinstance(body, dict):
         raise bad_value("the body is not an object")
@@ -321,6 +329,10 @@ def text_of(values: Mapping[str, Any], name: str) -> str:
 
 async def _answer_error(request: Request, error: HTTPError) -> Response:
     return error.response()
+
+
+async def _answer_bug(request: Request, error: Exception) -> Response:
+    return bug().response()
 
 
 async def _answer_other(request: Request, error: HTTPException) -> Response:

@@ -34,3 +34,8 @@ class HTTPError(Exception):
 def bad_value(reason: str, hint: str = "") -> HTTPError:
     """The error for a value that cannot be used."""
     return HTTPError(400, "bad_value", reason, hint)
+
+
+def bug() -> HTTPError:
+    """The error for a request that the server should have answered."""
+    return HTTPError(500, "internal", "the server has a bug; its log has the cause")

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from html import escape
@@ -20,6 +21,8 @@ from quire.admin._host import timestamp
 from quire.admin._metrics import KINDS, NODE_AT, RATE, Node
 from quire.admin._nodes import Place, children, encoded
 
+#: The characters that XML 1.0 does not have.
+_NOT_IN_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 #: Objects of a collection in an answer that does not say how many.
 LIMIT: Final = 1000
 
@@ -183,7 +186,8 @@ def to_xml(path: str, value: Any) -> bytes:
 def _xml_members(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         for name, member in value.items():
-            if name == "samples":
+            # The metric with this name is a number.
+            if name == "samples" and isinstance(member, list):
                 for at, sample in member:
                     yield f"<sample timestamp={quoteattr(at)}>{_xml_text(sample)}</sample>"
                 continue
@@ -206,7 +210,7 @@ def _xml_text(value: Any) -> str:
 
 def _printable(text: str) -> str:
     """Without the characters that XML cannot have."""
-    return "".join(each if each >= " " or each in "\t\n\r" else "\ufffd" for each in text)
+    return _NOT_IN_XML.sub("\ufffd", text)
 
 
 def to_html(place: Place, value: Any, total: int | None) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from quire.admin._access import Access
-from quire.admin._errors import HTTPError
+from quire.admin._errors import HTTPError, bug
 from quire.config._admin import Admin
 from quire.server._identity import ANONYMOUS, Identity
 from quire.server._log import line
@@ -75,8 +75,7 @@ class Guarding:
         except Exception:
             _log.exception("a request was not answered: %s", scope["path"], extra=line("50-0003"))
             if not answer.has_begun:
-                bug = HTTPError(500, "internal", "the server has a bug; its log has the cause")
-                await bug.response()(scope, receive, answer.send)
+                await bug().response()(scope, receive, answer.send)
 
     def _check(self, scope: Scope) -> dict[bytes, bytes]:
         """Checks the head of a request, and returns its headers."""
@@ -103,8 +102,10 @@ class Guarding:
         return headers
 
     def _knows(self, host: str) -> bool:
-        name = (urlsplit(f"//{host}").hostname or "") if "]" in host or host.count(":") <= 1 else ""
+        name = ""
         try:
+            if "]" in host or host.count(":") <= 1:
+                name = urlsplit(f"//{host}").hostname or ""
             ip_address(name)
         except ValueError:
             return name.lower() in self._names
