@@ -601,6 +601,15 @@ impl Leases {
         self.waiting_count
     }
 
+    /// The messages of a queue with verdicts that are not known to be durable. Messages that were
+    /// returned are not among them.
+    pub fn unconfirmed(&self, queue: &str) -> impl Iterator<Item = Bookmark> {
+        let verdicts = self.said.iter().map(|said| &said.verdicts).chain(&self.waiting);
+        let of_queue =
+            verdicts.filter(move |verdicts| !verdicts.verdict.gives_back() && &*verdicts.queue == queue);
+        of_queue.flat_map(|verdicts| each(&verdicts.bookmarks))
+    }
+
     pub fn next_timeout(&self) -> Option<Instant> {
         let due = self.due.filter(|_| !self.is_due);
         due.into_iter().chain(self.attends_at).chain(self.losses.next_report()).min()

@@ -251,6 +251,13 @@ impl ClientCore {
         self.leases.waiting_count() + self.commands.unconfirmed_count()
     }
 
+    /// The messages of a queue that were acknowledged or expired, and whose verdicts are not known
+    /// to be durable. These verdicts are sent again when the connection is lost. A message is named
+    /// again when it was delivered again after its verdict.
+    pub fn unconfirmed_messages(&self, queue: &str) -> impl Iterator<Item = Bookmark> {
+        self.leases.unconfirmed(queue)
+    }
+
     /// Whether a verdict can be sent, now or later.
     fn check_settles(&self) -> Result<(), Failure> {
         let explain = |failure: Failure| Failure {

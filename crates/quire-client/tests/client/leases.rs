@@ -231,6 +231,27 @@ fn a_verdict_that_may_be_lost_with_the_connection_is_sent_again() {
 }
 
 #[test]
+fn a_repeated_verdict_is_unconfirmed_although_the_first_one_is_durable() {
+    let mut worker = worker(Renewal::UntilBegun);
+    let message = worker.deliver(1);
+    assert!(worker.begin(&message));
+    worker.acknowledge(&message);
+    let flush = worker.core.flush().unwrap();
+    worker.said();
+    assert!(worker.deliver_again(1, 2).is_none());
+    assert_eq!(worker.said(), ["Acknowledge jobs [(5, 1)]"]);
+    worker.hear(&accepted(flush));
+    let unconfirmed = |worker: &Worker, queue| {
+        worker.core.unconfirmed_messages(queue).map(|it| it.sequence).collect::<Vec<_>>()
+    };
+    assert_eq!((unconfirmed(&worker, "jobs"), unconfirmed(&worker, "other")), (vec![1], vec![]));
+    worker.core.handle_disconnected(worker.now);
+    assert_eq!(unconfirmed(&worker, "jobs"), [1]);
+    worker.connect();
+    assert_eq!(worker.said()[0], "Acknowledge jobs [(5, 1)]");
+}
+
+#[test]
 fn a_message_that_comes_before_its_late_verdict_is_sent_is_dropped() {
     let mut worker = worker(Renewal::UntilBegun);
     let message = worker.deliver(1);

@@ -501,7 +501,8 @@ impl Client {
             let Reply::LoggedOn(logged_on) = Reply::decode(frame).map_err(wrong)? else { continue };
             let last = self.last_instance.replace(at.instance);
             self.failovers += u64::from(last.is_some_and(|last| last != at.instance));
-            program.logged_on(at, logged_on.highest_sequence, now, &mut around.auditors.links);
+            let (highest, auditor) = (logged_on.highest_sequence, &mut around.auditors.links);
+            program.logged_on(&self.core, at, highest, now, auditor);
             self.greeting = None;
             break;
         }

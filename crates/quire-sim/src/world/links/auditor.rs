@@ -265,6 +265,13 @@ impl Auditor {
         self.values.len() as u64
     }
 
+    /// The number of the message with a bookmark.
+    pub fn value_at(&self, bookmark: Bookmark) -> Option<u64> {
+        let publisher = self.by_id.get(&bookmark.publisher.get())?;
+        let place = usize::try_from(bookmark.sequence.checked_sub(1)?).ok()?;
+        self.publishers[*publisher].operations.get(place)?.value
+    }
+
     /// The client core has taken an operation.
     pub fn taken(&mut self, publisher: usize, sequence: u64, action: Action, now_ns: u64) {
         let operations = &mut self.publishers[publisher].operations;

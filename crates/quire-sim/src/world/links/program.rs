@@ -228,12 +228,12 @@ impl Program {
     }
 
     /// The instance `at` let the client in, and told the highest sequence that it has.
-    pub fn logged_on(&self, at: At, highest: u64, now: Now, auditor: &mut Auditor) {
+    pub fn logged_on(&self, core: &ClientCore, at: At, highest: u64, now: Now, auditor: &mut Auditor) {
         let now_ns = now.instant.as_ns();
         match self {
             Program::Subscribe { stream, .. } => auditor.arrived(*stream, at.instance, now_ns),
             Program::Publish { number, .. } => auditor.logged_on(*number, at.instance, highest, now_ns),
-            Program::Work(worker) => worker.logged_on(at.instance, auditor),
+            Program::Work(worker) => worker.logged_on(core, at.instance, auditor),
             _ => (),
         }
     }

@@ -10,7 +10,10 @@
 //!
 //! A client sends acknowledgements that were not confirmed when its connection ended once more
 //! after the next logon, also to another instance (docs/replication.md, *Queues*). The queue of
-//! this instance need not deliver these messages: it is *told* about them.
+//! this instance need not deliver these messages: it is *told* about them. A client repeats an
+//! acknowledgement when the queue delivers the message again before it has received the first one.
+//! The program does not see such a delivery. So the auditor asks the client which acknowledgements
+//! are not confirmed. Only messages that the worker has acknowledged may be among them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -122,9 +125,9 @@ impl Deliveries {
         self.replaced_ns.is_none_or(|at| at < connection.since_ns)
     }
 
-    /// A worker logged on, and some of its acknowledgements were not confirmed before.
-    fn told(&mut self, values: impl Iterator<Item = u64>) {
-        self.present.told.extend(values);
+    /// A worker logged on, and its acknowledgement of a message was not confirmed before.
+    fn told(&mut self, value: u64) {
+        self.present.told.insert(value);
     }
 
     /// A worker got the answer, over a connection, that its acknowledgement of a message is
@@ -159,14 +162,12 @@ pub(in crate::world) struct Worker {
     subscription: Option<u32>,
     /// The messages that it has, with the connections over which they came.
     held: Vec<(Held, Message)>,
-    /// The messages that were acknowledged since the last flush.
+    /// The messages that its process has acknowledged.
+    settled: BTreeSet<u64>,
+    /// Those since the last flush.
     said: Vec<Held>,
     /// The flush whose answer shows whether these acknowledgements are durable.
     flushing: Option<(CommandId, Vec<Held>)>,
-    /// Messages whose acknowledgements were not confirmed, although a flush was answered.
-    unknown: Vec<u64>,
-    /// Those of them that the next answer confirms, because the flush covers them.
-    covered_count: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -182,10 +183,9 @@ impl Worker {
             canary,
             subscription: None,
             held: Vec::new(),
+            settled: BTreeSet::new(),
             said: Vec::new(),
             flushing: None,
-            unknown: Vec::new(),
-            covered_count: 0,
         }
     }
 
@@ -193,11 +193,14 @@ impl Worker {
         *self = Worker::new(self.number, self.canary);
     }
 
-    /// An instance let it in.
-    pub fn logged_on(&self, instance: usize, auditor: &mut Auditor) {
-        let said = self.flushing.iter().flat_map(|(_, said)| said).chain(&self.said);
-        let values = said.map(|held| held.value).chain(self.unknown.iter().copied());
-        auditor.queues[instance].told(values);
+    /// An instance let it in. The client sends the acknowledgements that are not confirmed first.
+    pub fn logged_on(&self, core: &ClientCore, instance: usize, auditor: &mut Auditor) {
+        for bookmark in core.unconfirmed_messages(NAME) {
+            match auditor.value_at(bookmark).filter(|value| self.settled.contains(value)) {
+                Some(value) => auditor.queues[instance].told(value),
+                None => auditor.fail(format!("a client acknowledges {bookmark}, and its program did not")),
+            }
+        }
     }
 
     pub fn act(
@@ -226,6 +229,7 @@ impl Worker {
                 // Fails when the client is closed, which gives the message back as well.
                 let _ = core.settle(lease, verdict, now.instant);
             } else if core.settle(lease, Verdict::Acknowledge, now.instant).is_ok() {
+                self.settled.insert(held.value);
                 self.said.push(held);
                 auditor.queues[held.from.instance].settled(held.value, held.from);
             }
@@ -233,12 +237,7 @@ impl Worker {
         if !self.said.is_empty() && self.flushing.is_none() && random.percent(30) {
             let said = std::mem::take(&mut self.said);
             // A refused flush means that some of them are lost. The state of each is unknown.
-            match core.flush() {
-                Ok(command) => {
-                    (self.flushing, self.covered_count) = (Some((command, said)), self.unknown.len())
-                }
-                Err(_) => self.unknown.extend(said.iter().map(|held| held.value)),
-            }
+            self.flushing = core.flush().ok().map(|command| (command, said));
         }
     }
 
@@ -269,19 +268,12 @@ impl Worker {
                     // message says nothing about this one.
                     let confirmed = said.iter().filter(|held| held.from.instance == instance);
                     match result {
-                        Ok(()) => {
-                            confirmed.for_each(|held| {
-                                queue.acknowledged(held.value, held.from, connection, now_ns);
-                            });
-                            self.unknown.drain(..self.covered_count);
-                        }
+                        Ok(()) => confirmed.for_each(|held| {
+                            queue.acknowledged(held.value, held.from, connection, now_ns);
+                        }),
                         // It reports once all acknowledgements before the connection broke
                         // (docs/clients.md).
-                        Err(_) => {
-                            let lost = said.iter().chain(&self.said).map(|held| held.value);
-                            self.unknown.extend(lost);
-                            self.said.clear();
-                        }
+                        Err(_) => self.said.clear(),
                     }
                 }
             }
