@@ -209,6 +209,24 @@ impl Log {
         })
     }
 
+    /// The first sequence of a publisher after `persisted` that the log may lack although it has
+    /// later ones, when a message of this run could fill the hole. Without replication, the log
+    /// knows no holes.
+    pub fn first_hole_after(&self, publisher: PublisherId, persisted: u64, run: u64) -> Option<u64> {
+        if !self.has_links {
+            return None;
+        }
+        let hole = self.journal.holes(publisher).iter().find(|(_, last)| *last > persisted);
+        let current = self.journal.current_run(publisher);
+        let is_own = run == 0 || current == 0 || run == current;
+        hole.filter(|_| is_own).map(|(first, _)| (*first).max(persisted + 1))
+    }
+
+    /// Whether the log may lack a message although it has later ones of its publisher.
+    pub fn may_lack(&self, bookmark: Bookmark) -> bool {
+        self.has_links && self.journal.hole_at(bookmark).is_some()
+    }
+
     /// The sequence of the next record when its publisher sends none.
     pub fn next_sequence(&self, publisher: PublisherId) -> u64 {
         let highest = self.journal.highest_sequence(publisher).unwrap_or_default();

@@ -38,13 +38,11 @@ pub struct Published {
 /// The result for a publish of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PublishDecision {
-    /// It is recorded.
+    /// It is recorded. In a hole, the publisher is as good a source of the missing message as
+    /// another instance.
     Record,
     /// It is a duplicate: it is acknowledged when all counted copies have it.
     Duplicate,
-    /// It is a duplicate of a message that another instance has: it is acknowledged when a link has
-    /// brought the message here.
-    Await,
     /// It is refused with `name_in_use`.
     Refuse,
 }
@@ -73,7 +71,7 @@ pub fn decide_publish(here: Here, published: Published) -> PublishDecision {
         Here::Record { .. } if is_rejected => PublishDecision::Refuse,
         Here::Record { .. } => PublishDecision::Duplicate,
         Here::Below { current_run } if is_gap || (run != current_run && run != 0) => PublishDecision::Refuse,
-        Here::Below { .. } => PublishDecision::Await,
+        Here::Below { .. } => PublishDecision::Record,
     }
 }
 

@@ -29,7 +29,7 @@ fn by_the_table_of_publishes(log: &Log, sequence: u64, published: Published) -> 
         (there.is_some_and(is_same) && !is_rejected, PublishDecision::Duplicate),
         (there.is_some_and(is_same) && is_rejected, PublishDecision::Refuse),
         (there.is_some_and(|known| !is_same(known)), PublishDecision::Refuse),
-        (lacks_below && is_of_current && !is_gap, PublishDecision::Await),
+        (lacks_below && is_of_current && !is_gap, PublishDecision::Record),
         (lacks_below && is_of_current && is_gap, PublishDecision::Refuse),
         (lacks_below && !is_of_current, PublishDecision::Refuse),
     ];

@@ -41,6 +41,8 @@ pub enum Mistake {
     RelaysOverPartialLinks,
     /// A publish is a duplicate by its sequence, whichever run it is from.
     IgnoresTheRunOfAPublish,
+    /// A publish in a hole is a duplicate, and is confirmed before the hole is filled.
+    ConfirmsInHoles,
     /// A record of a link is a duplicate by its sequence, whichever run it is from.
     IgnoresTheRunOfARecord,
     /// A record of a link is dropped when its sequence is not above the highest one.

@@ -408,10 +408,12 @@ impl State {
         let is_rejected = instance.rejected.has(message);
         let published = Published { run: u64::from(message.run), is_rejected, is_gap: false };
         let ignores_run = rule.makes(Mistake::IgnoresTheRunOfAPublish) && matches!(here, Here::Record { .. });
+        let is_passed = rule.makes(Mistake::ConfirmsInHoles) && matches!(here, Here::Below { .. });
         match decide_publish(here, published) {
+            PublishDecision::Record if is_passed => (),
             PublishDecision::Record => instance.log.append(Record { message, ..Record::default() }),
             // It is confirmed only when the log has it.
-            PublishDecision::Duplicate | PublishDecision::Await => (),
+            PublishDecision::Duplicate => (),
             PublishDecision::Refuse => self.client.is_refused |= rule.is_copies() && !ignores_run,
         }
     }
@@ -449,9 +451,12 @@ impl State {
         let has = |number: usize| {
             let instance = &self.instances[number];
             let log = &instance.log;
-            let is_there = match setup.rule.makes(Mistake::IgnoresTheRunOfAPublish) {
-                true => log.find(message.sequence).is_some(),
-                false => log.has(message),
+            let is_there = match setup.rule {
+                Rule::Copies(Some(Mistake::IgnoresTheRunOfAPublish)) => log.find(message.sequence).is_some(),
+                Rule::Copies(Some(Mistake::ConfirmsInHoles)) if number == at => {
+                    message.sequence <= log.highest()
+                }
+                _ => log.has(message),
             };
             is_there || instance.acknowledged.has(message)
         };

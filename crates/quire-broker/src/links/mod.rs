@@ -45,6 +45,7 @@ use connection::Connection;
 use copies_file::CopiesFile;
 use gap::{Accepting, Gap};
 use incoming::Incoming;
+pub(crate) use look_up::look_up;
 use members::Membership;
 use outgoing::{Outgoing, Shared};
 use place::Places;

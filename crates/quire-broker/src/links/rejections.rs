@@ -8,6 +8,7 @@ use super::conflicts::Side;
 use super::{Arrived, Links};
 use crate::Event;
 use crate::context::Context;
+use crate::log::Log;
 
 /// The instances that the messages came from; those that were published here came from none.
 type Origins = Vec<(Bookmark, u64, Box<str>)>;
@@ -76,16 +77,18 @@ impl Links {
         std::mem::take(&mut self.rejections)
     }
 
-    /// A record was appended that the journal does not know without a look into the log.
+    /// A record was appended that the journal does not know without a look into the log. Such
+    /// records are kept until the log can be searched for them.
     pub(crate) fn note_recent(
         &mut self,
+        log: &Log,
         position: Position,
         bookmark: Bookmark,
         (run, kind, topic, data): (u64, RecordKind, &str, &[u8]),
     ) {
         let answers = self.connections.iter().filter_map(|each| each.incoming.looked_up_through());
         let record = RecordHere { run, hash: hash_of(kind, topic, data) };
-        self.recent.add(position, bookmark, record, answers.min());
+        self.recent.add(position, bookmark, record, answers.chain([log.journal.persisted()]).min());
     }
 
     /// One of the last records of the log, by its bookmark.

@@ -29,6 +29,9 @@ pub(crate) struct Publisher {
     /// The last sequence below the next one that is in the log here, or on the instance that
     /// acknowledged it to the run. Other sequences up to `highest` have no record.
     followed: u64,
+    /// The last sequence below the next one that the connection has sent and that the log here has,
+    /// or that an instance has acknowledged to its run.
+    sent: u64,
     /// The last record of this publisher.
     last: Position,
     /// The destinations of its messages since the last [`Publisher::queue_ack`].
@@ -110,6 +113,7 @@ impl Publisher {
             highest,
             run: 0,
             followed: 0,
+            sent: 0,
             last: Position::default(),
             destinations: Destinations::NONE,
             pending: VecDeque::new(),
@@ -172,6 +176,7 @@ impl Publisher {
         // Sequences that were seen here, and that the log does not have, were refused or are not
         // recorded.
         self.followed = if persisted > self.highest { persisted } else { recorded };
+        self.sent = persisted;
     }
 
     /// The run of a message, and the sequence that it follows. A record with a run says it only
@@ -186,15 +191,30 @@ impl Publisher {
         Numbering { run, follows: is_said.then_some(self.followed) }
     }
 
+    /// As [`Publisher::numbering`], for a message in a hole of the log that begins with `first`. A
+    /// client sends its messages in order, so it has used no sequence between the last one that it
+    /// sent and this one. A client of an earlier version does not say which ones were acknowledged
+    /// before.
+    pub(crate) fn late_numbering(&self, sequence: u64, is_numbered: bool, first: u64) -> Numbering {
+        let before = sequence.saturating_sub(1);
+        let follows = match self.run {
+            0 => before,
+            _ => self.sent.min(before).max(first.saturating_sub(1)),
+        };
+        let run = self.run_of(is_numbered);
+        Numbering { run, follows: (run == 0 || follows != before).then_some(follows) }
+    }
+
     /// The run of a message; 0 = the program numbers it, or the client is of an earlier version.
     pub(crate) fn run_of(&self, is_numbered: bool) -> u64 {
         if is_numbered { 0 } else { self.run }
     }
 
-    /// The message with this sequence is in the log, or a record of its publisher came from another
-    /// instance.
-    pub(crate) fn follow(&mut self, sequence: u64) {
-        self.followed = self.followed.max(sequence);
+    /// The log has the message with this sequence, which the connection has sent. Other instances
+    /// have sent messages of the publisher up to `highest`.
+    pub(crate) fn follow(&mut self, sequence: u64, highest: u64) {
+        self.sent = sequence;
+        self.followed = self.followed.max(sequence).max(highest);
     }
 
     /// The highest sequence seen.
@@ -423,11 +443,21 @@ impl Publisher {
         (self.due, refused)
     }
 
-    /// The client sends its messages after this sequence again, because the log has messages of
-    /// another run among them. Each of them is answered again.
+    /// The client sends its messages after this sequence again, because the log lacks some of them,
+    /// or has messages of another run among them. Each of them is answered again. The answers up to
+    /// this sequence still wait for their destinations.
     pub(crate) fn rewind(&mut self, sequence: u64) {
-        self.pending.clear();
-        self.refusal_count = 0;
+        let kept = self.pending.partition_point(|answer| answer.sequence() <= sequence);
+        let next = self.pending.split_off(kept).pop_front();
+        let before = self.pending.back().map_or(self.due, PendingAnswer::sequence);
+        if let Some(PendingAnswer::Acknowledge { position, destinations, received_at, .. }) = next
+            && before < sequence
+        {
+            let earlier = PendingAnswer::Acknowledge { position, destinations, sequence, received_at };
+            self.pending.push_back(earlier);
+        }
+        let is_refusal = |answer: &&PendingAnswer| matches!(answer, PendingAnswer::Refuse { .. });
+        self.refusal_count = self.pending.iter().filter(is_refusal).count();
         self.highest = self.highest.min(sequence);
         self.due = self.due.min(sequence);
         self.acked = self.acked.min(sequence);
@@ -528,6 +558,23 @@ mod tests {
     }
 
     #[test]
+    fn answers_before_the_messages_that_are_sent_again_still_wait() {
+        let mut publisher = publisher();
+        publisher.record(1, Position::new(1));
+        publisher.refuse(2, Refusal::BadTopic(TopicNameError::Empty.into()));
+        publisher.record(9, Position::new(9));
+        publisher.refuse(10, Refusal::BadTopic(TopicNameError::Empty.into()));
+        publisher.rewind(5);
+        publisher.queue_ack();
+        assert_eq!((publisher.highest(), publisher.refusal_count()), (5, 1));
+        assert_eq!(
+            settle(&mut publisher, 8),
+            [Settled::Persisted(1), Settled::Refused(2, Refusal::BadTopic(TopicNameError::Empty.into()))]
+        );
+        assert_eq!(settle(&mut publisher, 9), [Settled::Persisted(5)]);
+    }
+
+    #[test]
     fn a_record_follows_the_last_recorded_sequence_or_the_last_one_that_was_acknowledged_elsewhere() {
         let mut publisher = Publisher::new(PublisherId::new(1), PublisherId::new(2), 9);
         publisher.hold(SessionId::default(), Duration::ZERO, 5);
@@ -535,7 +582,7 @@ mod tests {
         // Sequence 9 was refused here.
         publisher.note_followed(8, 9);
         assert_eq!((follows(&publisher, 10), follows(&publisher, 9)), (Some(8), None));
-        publisher.follow(10);
+        publisher.follow(10, 10);
         assert_eq!(follows(&publisher, 11), None);
         publisher.refuse(11, Refusal::BadTopic(TopicNameError::Empty.into()));
         publisher.pass(12);

@@ -80,6 +80,7 @@ mod replication_copies;
 mod replication_defects;
 mod replication_faults;
 mod replication_gap;
+mod replication_holes;
 mod replication_members;
 mod replication_places;
 mod replication_retained;

@@ -565,6 +565,14 @@ impl Journal {
         self.knowledge.find(publisher).map_or(&[], Known::holes)
     }
 
+    /// The hole with this sequence of the publisher: its first and its last sequence. The log may
+    /// have messages in a merged one.
+    pub fn hole_at(&self, bookmark: Bookmark) -> Option<(u64, u64)> {
+        let holes = self.holes(bookmark.publisher);
+        let at = holes.partition_point(|(_, last)| *last < bookmark.sequence);
+        holes.get(at).copied().filter(|(first, _)| *first <= bookmark.sequence)
+    }
+
     /// Adds a topic to the log before its first record, if the log has fewer than `count_max`
     /// topics. Returns the log's copy of the name. The topic stays at least until this copy is
     /// dropped. `None` when there are too many topics.

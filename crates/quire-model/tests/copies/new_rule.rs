@@ -261,6 +261,13 @@ fn an_added_instance_with_two_runs() {
     );
 }
 
+#[test]
+fn a_mesh_in_which_the_publisher_moves_before_its_messages_are_confirmed() {
+    let faults = Faults { moves: 2, ..NONE };
+    let mesh = Setup { faults, publishes: [2, 0], in_flight: 0, ..Setup::three(RULE, Links::Mesh) };
+    check_all("mesh, the publisher moves twice", mesh, &[HOLE_FILLED]);
+}
+
 fn with(mistake: Mistake) -> Rule {
     Rule::Copies(Some(mistake))
 }
@@ -310,6 +317,14 @@ fn the_mistake_of_ignoring_the_run_of_a_publish_is_found() {
     let rule = with(Mistake::IgnoresTheRunOfAPublish);
     let faults = Faults { next_runs: 1, ..NONE };
     counterexample(Setup { faults, ..Setup::pair(rule) }, CONFIRMED);
+}
+
+#[test]
+fn the_mistake_of_confirming_a_publish_in_a_hole_is_found() {
+    let rule = with(Mistake::ConfirmsInHoles);
+    let faults = Faults { moves: 2, ..NONE };
+    let mesh = Setup { faults, publishes: [2, 0], in_flight: 0, ..Setup::three(rule, Links::Mesh) };
+    counterexample(mesh, CONFIRMED);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use quire_command::{CORRELATION_SIZE_MAX, KEY_SIZE_MAX, KEYS_MAX, Publish};
 use quire_expression::filter::Filter;
 use quire_expression::message_type::MessageType;
 use quire_expression::topic::{check_name, check_published};
-use quire_journal::{DeletedKeys, Instance, PublisherId, RecordKind};
+use quire_journal::{Bookmark, DeletedKeys, Instance, PublisherId, RecordKind};
 use quire_types::Delay;
 
 use super::Intake;
@@ -108,6 +108,7 @@ impl Intake<'_> {
         let Some(publisher) = self.publishers.get_mut(key) else { return true };
         publisher.is_duplicate(sequence)
             && (self.cx.log.failure.is_none() || sequence <= publisher.persisted())
+            && !self.cx.log.may_lack(Bookmark::new(publisher.id, sequence))
     }
 }
 

@@ -5,7 +5,8 @@
 //! large message (`large.rs`). The message then passes the stages again from the beginning.
 
 use quire_command::{Code, Publish};
-use quire_journal::{AllTopics, Bookmark, Held, InstancePath, JournalError, Position, Reader, RecordKind};
+use quire_journal::{Bookmark, Held, InstancePath, RecordKind};
+use quire_link::InLog;
 use quire_link::decide::{Here, PublishDecision, Published, decide_publish};
 
 use super::admit::check_publish;
@@ -14,7 +15,7 @@ use super::prepare::Step;
 use super::{Ingested, Intake, Origin, Submission};
 use crate::context::{Context, Shutdown};
 use crate::failure::code_of;
-use crate::log::Log;
+use crate::links::look_up;
 use crate::publishers::Numbering;
 use crate::reply::Refusal;
 use crate::session::{OwnedPublish, Phase, PublisherKey, SessionId, Stall};
@@ -216,27 +217,74 @@ impl Intake<'_> {
     #[inline(never)]
     fn repeat(&mut self, id: SessionId, key: PublisherKey, publish: &Publish<'_>) {
         if self.cx.log.has_links
-            && let Some(refusal) = self.refusal(key, publish)
+            && let Err(refusal) = self.decide_publish(key, publish.sequence, publish.is_numbered)
         {
             return self.publishers.refuse(self.cx, id, key, publish.sequence, refusal);
         }
         self.cx.clients.counters.duplicates += 1;
     }
 
-    /// Why a message is refused. `None`: it can be recorded, or is a duplicate of one that the log
-    /// has or gets.
-    fn refusal(&self, key: PublisherKey, publish: &Publish<'_>) -> Option<Refusal> {
-        let Publish { sequence, is_numbered, .. } = *publish;
-        let publisher = self.publishers.get(key).filter(|_| sequence != 0)?;
+    /// Decides about a message or a delete of a client, with replication.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub(super) fn decide_publish(
+        &self,
+        key: PublisherKey,
+        sequence: u64,
+        is_numbered: bool,
+    ) -> Result<Taking, Refusal> {
+        let Some(publisher) = self.publishers.get(key).filter(|_| sequence != 0) else {
+            return Ok(Taking::Record(Numbering::NONE));
+        };
         let (bookmark, run) = (Bookmark::new(publisher.id, sequence), publisher.run_of(is_numbered));
-        let here = here(&self.cx.log, bookmark, run);
+        let here = self.here_of_publish(bookmark, run);
         let is_rejected = self.cx.log.replicated.is_rejected(bookmark, run);
         let is_gap = self.links.has_accepted(bookmark);
-        let decision = decide_publish(here, Published { run, is_rejected, is_gap });
-        (decision == PublishDecision::Refuse).then_some(match is_gap {
-            true => Refusal::AcceptedAsLost { sequence },
-            false => Refusal::NameInUse { sequence },
-        })
+        match decide_publish(here, Published { run, is_rejected, is_gap }) {
+            PublishDecision::Record => {
+                let hole = (here != Here::Above).then(|| self.cx.log.journal.hole_at(bookmark)).flatten();
+                Ok(Taking::Record(match hole {
+                    Some((first, _)) => publisher.late_numbering(sequence, is_numbered, first),
+                    None => publisher.numbering(sequence, is_numbered),
+                }))
+            }
+            PublishDecision::Duplicate => {
+                let highest = self.cx.log.highest_sequence(publisher.id);
+                Ok(Taking::Duplicate { highest: highest.unwrap_or(sequence) })
+            }
+            PublishDecision::Refuse if is_gap => Err(Refusal::AcceptedAsLost { sequence }),
+            PublishDecision::Refuse => Err(Refusal::NameInUse { sequence }),
+        }
+    }
+
+    /// The record of the log under the bookmark of a message of a client, whose run is `run`.
+    fn here_of_publish(&self, bookmark: Bookmark, run: u64) -> Here {
+        let journal = &self.cx.log.journal;
+        let current_run = journal.current_run(bookmark.publisher);
+        let below = Here::Below { current_run };
+        match journal.held(bookmark) {
+            Held::No => Here::Above,
+            Held::Missing => below,
+            Held::OfRun(run) => Here::Record { run },
+            Held::Unknown { .. } => {
+                // A range of holes may be too wide, and never too narrow.
+                let is_in_hole = journal.hole_at(bookmark).is_some();
+                // For a message that its program numbered, the sequence decides.
+                if run == 0 && !is_in_hole {
+                    return Here::Record { run: 0 };
+                }
+                let recent = self.links.recent(bookmark).map(InLog::Record);
+                match recent.unwrap_or_else(|| look_up(&self.cx.log.reader, bookmark)) {
+                    InLog::Record(record) => Here::Record { run: record.run },
+                    InLog::Nothing if is_in_hole => below,
+                    // It was removed, cannot be read, or is not on the disk yet. It counts as a
+                    // message of the current run.
+                    InLog::Removed | InLog::Nothing if run == 0 || run == current_run => Here::Record { run },
+                    InLog::Removed | InLog::Nothing => below,
+                }
+            }
+        }
     }
 
     /// As [`Intake::take_in`], with replication: the record has its run.
@@ -249,12 +297,16 @@ impl Intake<'_> {
         keyed: Option<Keyed<'_>>,
     ) {
         let Publish { sequence, is_numbered, .. } = *submission.publish;
-        if let Some(refusal) = self.refusal(key, submission.publish) {
-            return self.publishers.refuse(self.cx, id, key, sequence, refusal);
-        }
-        let Some(publisher) = self.publishers.get(key) else { return };
-        let submission = &Submission { numbering: publisher.numbering(sequence, is_numbered), ..*submission };
-        let ingested = self.ingest(submission, keyed);
+        let taking = match self.decide_publish(key, sequence, is_numbered) {
+            Ok(taking) => taking,
+            Err(refusal) => return self.publishers.refuse(self.cx, id, key, sequence, refusal),
+        };
+        let ingested = match taking {
+            Taking::Record(numbering) => self.ingest(&Submission { numbering, ..*submission }, keyed),
+            // The client sends it again when there is room.
+            Taking::Duplicate { .. } if self.cx.log.failure.is_some() => Ingested::Refused,
+            Taking::Duplicate { highest } => Ingested::Duplicate { highest },
+        };
         self.note_linked(id, key, submission, ingested);
     }
 
@@ -272,7 +324,7 @@ impl Intake<'_> {
             Ingested::Recorded(position) => {
                 let destinations = self.destinations_of(submission, position, InstancePath::EMPTY);
                 if let Some(publisher) = self.publishers.get_mut(key).filter(|_| sequence != 0) {
-                    publisher.follow(sequence);
+                    publisher.follow(sequence, 0);
                     publisher.wait_for(destinations);
                 }
                 self.note_ingested(id, key, sequence, ingested);
@@ -281,16 +333,21 @@ impl Intake<'_> {
             // disk was full. The destinations have it when they have all records up to now.
             Ingested::Duplicate { highest } => {
                 self.cx.clients.counters.duplicates += 1;
-                let (appended, all) = (self.cx.log.appended(), self.cx.log.replicated.all());
-                if let Some(publisher) = self.publishers.get_mut(key) {
-                    publisher.follow(highest);
-                    publisher.record(sequence, appended);
-                    publisher.wait_for(all);
-                }
+                self.note_duplicate(key, sequence, highest);
             }
             Ingested::Unrecorded | Ingested::Refused | Ingested::Unacceptable(_) => {
                 self.note_ingested(id, key, sequence, ingested);
             }
+        }
+    }
+
+    /// Acknowledges a message that the log has, when all destinations have what the log has now.
+    pub(super) fn note_duplicate(&mut self, key: PublisherKey, sequence: u64, highest: u64) {
+        let (appended, all) = (self.cx.log.appended(), self.cx.log.replicated.all());
+        if let Some(publisher) = self.publishers.get_mut(key) {
+            publisher.follow(sequence, highest);
+            publisher.record(sequence, appended);
+            publisher.wait_for(all);
         }
     }
 
@@ -318,41 +375,13 @@ impl Intake<'_> {
     }
 }
 
-/// The record of the log under the bookmark of a message of a client, whose run is `run`.
-fn here(log: &Log, bookmark: Bookmark, run: u64) -> Here {
-    let publisher = bookmark.publisher;
-    let is_in = |(first, last): &(u64, u64)| (*first..=*last).contains(&bookmark.sequence);
-    match log.journal.held(bookmark) {
-        Held::No => Here::Above,
-        Held::Missing => Here::Below { current_run: log.journal.current_run(publisher) },
-        Held::OfRun(run) => Here::Record { run },
-        // A range of holes may be too wide. The log then has the message, and it counts as a
-        // duplicate, too, or is refused although it is in the log.
-        Held::Unknown { .. } if log.journal.holes(publisher).iter().any(is_in) => {
-            Here::Below { current_run: log.journal.current_run(publisher) }
-        }
-        // For a message that its program numbered, the sequence decides.
-        Held::Unknown { .. } if run == 0 => Here::Record { run: 0 },
-        Held::Unknown { .. } => match run_in_log(&log.reader, bookmark) {
-            Some(run) => Here::Record { run },
-            None => Here::Below { current_run: log.journal.current_run(publisher) },
-        },
-    }
-}
-
-/// Reads the run of a message that is below those of the current run of its publisher. Only a
-/// client that publishes with sequences of earlier runs causes this short read. `None`: the record
-/// was removed, cannot be read, or is not on the disk yet.
-#[cold]
-fn run_in_log(reader: &Reader, bookmark: Bookmark) -> Option<u64> {
-    let find = || {
-        let Some(position) = reader.find(bookmark)? else { return Ok(None) };
-        let mut cursor = reader.cursor(Position::new(position.get() - 1)).sparingly();
-        let batch = cursor.next(position, &AllTopics)?;
-        let record = batch.as_ref().and_then(|batch| batch.records().find(|it| it.position == position));
-        Ok::<_, JournalError>(record.map(|record| record.run()))
-    };
-    find().ok().flatten()
+/// What is done with a message or a delete of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taking {
+    /// It is recorded, with this run and what it follows.
+    Record(Numbering),
+    /// The log has it. The highest sequence of its publisher is `highest`.
+    Duplicate { highest: u64 },
 }
 
 #[cold]

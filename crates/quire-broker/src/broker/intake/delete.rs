@@ -8,12 +8,13 @@ use quire_command::{Acks, Code, Publish, SowDelete};
 use quire_expression::topic::TopicSelector;
 use quire_journal::{InstancePath, RecordKind};
 
+use super::client::Taking;
 use super::{Ingested, Intake, Origin, Submission};
 use crate::Access;
 use crate::entitlement::{Denied, Grant};
 use crate::failure::code_of;
 use crate::publishers::Numbering;
-use crate::reply::{Refused, is_computed, not_last_value};
+use crate::reply::{Refusal, Refused, is_computed, not_last_value};
 use crate::session::{PublisherKey, SessionId};
 use crate::slice::{PASS, WEIGHT_MAX};
 use crate::tables::{DeleteDone, Portion};
@@ -28,8 +29,17 @@ impl Intake<'_> {
         if self.cx.log.failure.is_some() {
             return self.fail_delete(id, command, sequence);
         }
-        let Some(publisher) = self.publishers.get_mut(key) else { return };
-        if publisher.is_duplicate(sequence) {
+        let is_known = self.is_duplicate(key, sequence);
+        let taking = match self.decide_delete(key, sequence) {
+            Ok(taking) => taking,
+            Err(refusal) => return self.refuse_sequence(id, command, sequence, &refusal),
+        };
+        if let Taking::Duplicate { highest } = taking
+            && !is_known
+        {
+            self.note_duplicate(key, sequence, highest);
+        }
+        if is_known || matches!(taking, Taking::Duplicate { .. }) {
             self.cx.clients.counters.duplicates += 1;
             return self.answer_delete(id, &DeleteDone { command, acks, count: 0 });
         }
@@ -61,6 +71,14 @@ impl Intake<'_> {
         }
     }
 
+    /// Decides about a delete. Without replication, the highest sequence of its publisher decides.
+    fn decide_delete(&self, key: PublisherKey, sequence: u64) -> Result<Taking, Refusal> {
+        match self.cx.log.has_links {
+            true => self.decide_publish(key, sequence, false),
+            false => Ok(Taking::Record(Numbering::NONE)),
+        }
+    }
+
     fn may_keep_values(&self, topic: &str) -> bool {
         TopicSelector::new(topic).is_ok_and(|selector| match selector {
             TopicSelector::Pattern(_) => true,
@@ -81,6 +99,12 @@ impl Intake<'_> {
     pub(crate) fn refuse_delete(&mut self, id: SessionId, delete: &SowDelete<'_>, denied: &Denied) {
         self.pass(id, delete.sequence);
         self.cx.refuse_command(id, delete.command, 0, &denied.refused());
+    }
+
+    /// Refuses a delete because of its sequence.
+    fn refuse_sequence(&mut self, id: SessionId, command: u32, sequence: u64, refusal: &Refusal) {
+        self.pass(id, sequence);
+        self.cx.refuse_command(id, command, 0, &Refused::new(refusal.code(), refusal.reason().into_owned()));
     }
 
     /// The sequence of a delete is used, and the log has no record of the delete.
@@ -128,7 +152,17 @@ impl Intake<'_> {
         let id = portion.session;
         let Some(key) = self.publishers.begin_publish(self.cx, id) else { return };
         let sequence = portion.sequence.unwrap_or_default();
-        match self.record_portion(portion, key, sequence) {
+        // Another instance may have sent a message with the sequence meanwhile.
+        let taking = match self.decide_delete(key, sequence) {
+            Ok(taking) => taking,
+            Err(refusal) => {
+                if let Some(done) = self.tables.finish_delete(self.cx, id) {
+                    self.refuse_sequence(id, done.command, sequence, &refusal);
+                }
+                return;
+            }
+        };
+        match self.record_portion(portion, key, sequence, taking) {
             Ingested::Recorded(_) | Ingested::Unrecorded => (),
             Ingested::Duplicate { .. } => {
                 let done = self.tables.finish_delete(self.cx, id);
@@ -159,15 +193,25 @@ impl Intake<'_> {
 
     /// Passes a portion to the log and to the subscriptions. The last portion has the sequence of
     /// the delete, also when it removes no record.
-    fn record_portion(&mut self, portion: &Portion, key: PublisherKey, sequence: u64) -> Ingested {
+    fn record_portion(
+        &mut self,
+        portion: &Portion,
+        key: PublisherKey,
+        sequence: u64,
+        taking: Taking,
+    ) -> Ingested {
         if portion.keys.is_empty() && sequence == 0 {
             return Ingested::Unrecorded;
         }
-        let Some(publisher) = self.publishers.get(key) else { return Ingested::Refused };
-        let numbering = match self.cx.log.has_links {
-            true => publisher.numbering(sequence, false),
-            false => Numbering::NONE,
+        let numbering = match taking {
+            Taking::Record(numbering) => numbering,
+            Taking::Duplicate { .. } if self.cx.log.failure.is_some() => return Ingested::Refused,
+            Taking::Duplicate { highest } => {
+                self.note_duplicate(key, sequence, highest);
+                return Ingested::Duplicate { highest };
+            }
         };
+        let Some(publisher) = self.publishers.get(key) else { return Ingested::Refused };
         let submission = Submission {
             origin: Origin::Client { size_max: usize::MAX, is_known: false },
             kind: RecordKind::Delete,
@@ -196,7 +240,9 @@ impl Intake<'_> {
             Ingested::Recorded(_) | Ingested::Refused | Ingested::Unacceptable(_) => (),
         }
         if let Some(destinations) = destinations {
-            publisher.follow(sequence);
+            if sequence != 0 {
+                publisher.follow(sequence, 0);
+            }
             publisher.wait_for(destinations);
         }
         ingested

@@ -23,11 +23,19 @@ impl Intake<'_> {
         Assigned { timestamp, order: None, bookmark: Bookmark::new(publisher, sequence), is_late: false }
     }
 
-    /// Whether it is a message of another instance, and the log has later ones of its publisher.
+    /// Whether the log has later messages of its publisher. The log lacks the message: a caller has
+    /// decided that it is recorded.
     pub(super) fn is_late(&self, submission: &Submission<'_>) -> bool {
-        let Submission { origin, publisher, publish, .. } = *submission;
-        matches!(origin, Origin::Peer { .. })
+        let Submission { publisher, publish, .. } = *submission;
+        // Without a sequence, the log assigns the next one.
+        publish.sequence != 0
             && self.cx.log.highest_sequence(publisher).is_some_and(|highest| publish.sequence <= highest)
+    }
+
+    /// Whether the holes around a record of another instance can be merged while it is not on the
+    /// disk. The journal then does not know whether the log has it.
+    fn is_between(&self, origin: Origin<'_>, bookmark: Bookmark) -> bool {
+        matches!(origin, Origin::Peer { .. }) && !self.cx.log.journal.holes(bookmark.publisher).is_empty()
     }
 
     /// The time by which a message or a delete is ordered among the changes of its keys on all
@@ -109,9 +117,11 @@ impl Intake<'_> {
         match appended {
             Ok(Appended::Recorded(position)) => {
                 self.bookmarks.appended(position, bookmark);
-                if self.cx.log.has_links && (is_late || numbering.run == 0) {
+                if self.cx.log.has_links
+                    && (is_late || numbering.run == 0 || self.is_between(origin, bookmark))
+                {
                     let content = (numbering.run, kind, &*known.name, publish.data);
-                    self.links.note_recent(position, bookmark, content);
+                    self.links.note_recent(&self.cx.log, position, bookmark, content);
                 }
                 Ingested::Recorded(position)
             }

@@ -36,7 +36,7 @@ impl Intake<'_> {
                 bookmark: bookmark.map(|bookmark| (bookmark.publisher.get(), bookmark.sequence)),
                 timestamp,
                 change: self.change(submission, assigned),
-                may_be_older: matches!(submission.origin, Origin::Peer { .. }),
+                may_be_older: assigned.is_late || matches!(submission.origin, Origin::Peer { .. }),
                 received: self.cx.clock.now.wall,
                 expiration_s: publish.expiration_s,
                 correlation_id: publish.correlation_id,

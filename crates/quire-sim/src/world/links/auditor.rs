@@ -724,8 +724,11 @@ impl Auditor {
                 ));
             }
             let last = found[number].last().copied().unwrap_or(0);
-            // Only a message in a gap of its publisher, or of a lost disk, can be late.
-            let may_be_late = self.publishers[number].is_in_gap(sequence) || !self.is_strict || was_lost;
+            // Only a message in a gap of its publisher, or of a lost disk, can be late. A link
+            // sends no message of a local topic, so its publisher can fill the hole of one.
+            let is_again = operation.is_local(self.has_filter) && !record.is_passed_on;
+            let is_in_gap = self.publishers[number].is_in_gap(sequence);
+            let may_be_late = is_in_gap || is_again || !self.is_strict || was_lost;
             if last >= sequence && !(record.is_late && may_be_late) {
                 return Err(format!("{name} has {number}|{sequence}| after {number}|{last}|"));
             }
