@@ -296,6 +296,30 @@ impl LeaseEventKind {
     }
 }
 
+/// A message of a queue that is followed ([`Queues::follow`](super::Queues::follow)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// The queue.
+    pub queue: QueueId,
+    /// The message.
+    pub position: Position,
+    /// Its name on every instance. `None`: it has none.
+    pub bookmark: Option<Bookmark>,
+    /// The kind of the move.
+    pub kind: MoveKind,
+}
+
+/// The kinds of moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoveKind {
+    /// The message waits. Before, it was not in the queue, or was delayed.
+    Entered,
+    /// The message is gone, or is delayed. It may have been delayed before.
+    Left,
+    /// The reader has all messages of the queue. There is no message.
+    Complete,
+}
+
 /// The options of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriptionSpec {

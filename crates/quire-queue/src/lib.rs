@@ -14,7 +14,8 @@
 //! until nothing comes: [`poll_delivery`](Queues::poll_delivery) for messages to send,
 //! [`poll_change`](Queues::poll_change) for changes to log, and [`poll_lost`](Queues::poll_lost)
 //! for connections to notify. Where leases are recorded, also poll
-//! [`poll_lease_event`](Queues::poll_lease_event). A `Taken` must be durable before its message is
+//! [`poll_lease_event`](Queues::poll_lease_event), and where messages are followed
+//! [`next_move`](Queues::next_move). A `Taken` must be durable before its message is
 //! sent. Call [`advance`](Queues::advance) by [`poll_timeout`](Queues::poll_timeout). After a
 //! restart, feed messages and logged changes again in log order ([`restore`](Queues::restore))
 //! before anything else.
@@ -34,6 +35,7 @@ mod column;
 mod config;
 mod delay;
 mod event;
+mod follow;
 mod id;
 mod lapse;
 mod lease;
@@ -56,7 +58,7 @@ pub use config::{
 };
 pub use event::{
     Change, ChangeKind, Delivery, Enqueued, ExpiredBy, HeldMessage, LeaseEvent, LeaseEventKind, LostCause,
-    LostLease, Matcher, QueueEntry, QueueStats, Reasons, SubscriptionSpec, WaitingMessage,
+    LostLease, Matcher, Move, MoveKind, QueueEntry, QueueStats, Reasons, SubscriptionSpec, WaitingMessage,
 };
 pub use id::{ConnectionId, FilterId, QueueId, SubscriptionId, Time};
 pub use lease_record::{LeaseRun, LeasesWriter};

@@ -6,7 +6,8 @@ use rustc_hash::FxBuildHasher;
 
 use super::config::Semantics;
 use super::event::{
-    Change, ChangeKind, Delivery, Enqueued, LeaseEvent, LeaseEventKind, LostLease, Matcher, QueueEntry,
+    Change, ChangeKind, Delivery, Enqueued, LeaseEvent, LeaseEventKind, LostLease, Matcher, Move, MoveKind,
+    QueueEntry,
 };
 use super::id::{ConnectionId, QueueId, Time};
 use super::lease::{Lease, Leases};
@@ -46,6 +47,7 @@ pub struct Queues {
     pub(super) changes: VecDeque<Change>,
     pub(super) lost: VecDeque<LostLease>,
     pub(super) lease_events: VecDeque<LeaseEvent>,
+    pub(super) moves: VecDeque<Move>,
     pub(super) next_order: u64,
     pub(super) now: u64,
     /// No later than the next time at which something must happen.
@@ -131,6 +133,9 @@ impl Queues {
         }
         if entry.barrier && state.config.barrier {
             state.barriers.push_back(ordinal);
+        }
+        if state.followed_to.is_some() && state.delays.until(ordinal).is_none() {
+            self.note_move(queue.get(), position, bookmark, MoveKind::Entered);
         }
         self.wake_by(due);
         self.line_up(queue.get());
@@ -361,7 +366,7 @@ impl Queues {
         } else {
             lease.deadline = state.lease_ns.map_or(u64::MAX, |period| self.now.saturating_add(period));
         }
-        let deadline = lease.deadline;
+        let (deadline, taken) = (lease.deadline, lease.taken);
         let is_recorded = state.config.record_leases;
         lease.is_recorded = is_recorded;
         let subscription = &mut self.subscriptions[pick.subscription as usize];
@@ -369,6 +374,9 @@ impl Queues {
         self.leases.insert(lease, &mut state.leases, &mut subscription.leases);
         self.reload(pick.subscription);
         self.wake_by(deadline);
+        if taken {
+            self.note_move(queue, position, taken_bookmark, MoveKind::Left);
+        }
         if is_recorded {
             // An at-most-once message is no longer in the queue.
             let messages = &self.queues[queue as usize].messages;
@@ -423,6 +431,7 @@ impl Queues {
             });
         }
         self.changes.push_back(Change { queue: queue_id, position, bookmark, kind: ChangeKind::Released });
+        self.note_move(queue, position.get(), bookmark, MoveKind::Left);
         self.line_up(queue);
         self.audit(queue);
         true

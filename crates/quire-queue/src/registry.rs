@@ -89,6 +89,7 @@ impl Queues {
         self.changes.retain(|change| change.queue != queue);
         self.lost.retain(|lost| lost.queue != queue);
         self.lease_events.retain(|event| event.queue != queue);
+        self.moves.retain(|moved| moved.queue != queue);
         self.removed.push(number);
         Some(message_count)
     }

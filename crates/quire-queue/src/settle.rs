@@ -1,7 +1,7 @@
 //! Settling: acknowledged, cancelled, expired, or back in the queue because a lease is over.
 
 use super::config::Leasing;
-use super::event::{Change, ChangeKind, LeaseEventKind, LostCause, LostLease, Matcher, Reasons};
+use super::event::{Change, ChangeKind, LeaseEventKind, LostCause, LostLease, Matcher, MoveKind, Reasons};
 use super::id::{ConnectionId, FilterId, QueueId, Time};
 use super::lease::{Ended, Lease};
 use super::queues::Queues;
@@ -243,6 +243,9 @@ impl Queues {
         let (id, position) = (QueueId::new(queue), Position::new(position));
         let change = |kind| Change { queue: id, position, bookmark, kind };
         self.changes.extend(kind.into_iter().chain(delayed).map(change));
+        if delay_ns > 0 {
+            self.note_move(queue, position.get(), bookmark, MoveKind::Left);
+        }
         self.wake_by(due);
         self.line_up(queue);
         self.audit(queue);
@@ -279,6 +282,7 @@ impl Queues {
             bookmark,
             kind,
         });
+        self.note_move(queue, position, bookmark, MoveKind::Left);
         self.line_up(queue);
         self.audit(queue);
         bookmark
@@ -319,6 +323,9 @@ impl Queues {
                 self.expire(queue, ordinal, Reasons::TIME_LIMIT, deliveries, cancels);
             } else {
                 state.give_back(ordinal, &delayed.classes, self.now);
+                let (position, bookmark) =
+                    (state.messages.position(ordinal), state.messages.bookmark(ordinal));
+                self.note_move(queue, position, bookmark, MoveKind::Entered);
                 self.line_up(queue);
             }
         }

@@ -54,6 +54,8 @@ pub(super) struct QueueState {
     pub last_position: u64,
     pub inactive: Inactive,
     pub totals: Totals,
+    /// A reader follows the messages up to this position; `None`: there is no reader.
+    pub followed_to: Option<u64>,
     /// Whether the queue is in the line of queues to be served.
     pub in_line: bool,
     /// A message that a filter had to be evaluated for was not available.
@@ -130,6 +132,7 @@ impl QueueState {
             last_position: 0,
             inactive: Inactive::default(),
             totals: Totals::default(),
+            followed_to: None,
             in_line: false,
             is_starved: false,
             is_behind: false,

@@ -2,7 +2,7 @@
 //! have the same deliveries, logged changes, figures, holders and results of queries. proptest
 //! prints the failing case and its seed.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -163,6 +163,7 @@ struct Pair {
     barriers: VecDeque<(u64, SubscriptionId)>,
     /// The connections that hold messages, by queue and position, from the lease events.
     holders: BTreeMap<(u32, u64), u64>,
+    followed: BTreeMap<u32, Followed>,
 }
 
 #[derive(Clone, Copy)]
@@ -193,6 +194,13 @@ fn verdict(number: u8) -> Verdict {
     all.get(number as usize).copied().unwrap_or(Verdict::Acknowledge)
 }
 
+/// The messages that a reader of a queue has.
+#[derive(Default)]
+struct Followed {
+    messages: BTreeSet<u64>,
+    is_complete: bool,
+}
+
 impl Pair {
     fn new(configs: &[QueueConfig], memory: &Memory) -> Self {
         let (mut engine, mut model) = (Queues::new(), Model::default());
@@ -202,7 +210,10 @@ impl Pair {
             model.queues.push(crate::model::Queue { config: config.clone(), ..Default::default() });
         }
         let (memory, barriers) = (memory.clone(), VecDeque::new());
-        Pair { engine, memory, model, log: Vec::new(), position: 0, barriers, holders: BTreeMap::new() }
+        let (log, holders, followed) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        let mut pair = Pair { engine, memory, model, log, position: 0, barriers, holders, followed };
+        pair.follow();
+        pair
     }
 
     fn now(&self) -> Time {
@@ -424,6 +435,7 @@ impl Pair {
                 Logged::Change(change) => self.engine.restore(change),
             }
         }
+        self.follow();
         self.barriers.clear();
         self.holders.clear();
         self.model.subscriptions.clear();
@@ -461,7 +473,47 @@ impl Pair {
         }
     }
 
+    /// Begins to follow all queues.
+    fn follow(&mut self) {
+        for queue in 0..self.model.queues.len() as u32 {
+            self.engine.follow(QueueId::new(queue));
+            self.followed.insert(queue, Followed::default());
+        }
+    }
+
+    /// A reader has the messages that wait or are leased. It gets those that a queue has at the
+    /// beginning one by one.
+    fn follow_messages(&mut self) {
+        for queue in 0..self.model.queues.len() as u32 {
+            if !self.followed[&queue].is_complete {
+                self.engine.follow_next(QueueId::new(queue), 1);
+            }
+        }
+        while let Some(moved) = self.engine.next_move() {
+            self.engine.pop_move();
+            let followed = self.followed.get_mut(&moved.queue.get()).unwrap();
+            let position = moved.position.get();
+            match moved.kind {
+                MoveKind::Entered => assert!(followed.messages.insert(position), "{position} entered twice"),
+                MoveKind::Left => drop(followed.messages.remove(&position)),
+                MoveKind::Complete => followed.is_complete = true,
+            }
+            let bookmark = (moved.kind != MoveKind::Complete).then(|| bookmark_of(position));
+            assert_eq!(moved.bookmark, bookmark);
+        }
+        for (queue, followed) in &self.followed {
+            let messages = self.model.queues[*queue as usize].messages.iter();
+            let active = messages.filter(|message| message.delayed_until.is_none());
+            let active: BTreeSet<u64> = active.map(|message| message.position).collect();
+            match followed.is_complete {
+                true => assert_eq!(followed.messages, active),
+                false => assert!(followed.messages.is_subset(&active)),
+            }
+        }
+    }
+
     fn compare(&mut self) {
+        self.follow_messages();
         let changes: Vec<Change> = std::iter::from_fn(|| self.engine.poll_change()).collect();
         self.compare_changes(changes);
         self.follow_leases();
