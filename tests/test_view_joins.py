@@ -247,7 +247,11 @@ MISTAKES = [
         "join",
         r'neither "desks" nor "plain" is joined with "orders"',
     ),
-    ({"join": ["[orders].[/account] = [queued].[/id]"]}, "join", r'"queued" is a queue'),
+    (
+        {"join": ["[orders].[/account] = [nvfix].[queued].[/id]"]},
+        "join",
+        r'"queued" are json, not nvfix',
+    ),
     ({"join": ["[orders].[/account] = [patterned].[/id]"]}, "join", r'"patterned" has a pattern'),
     ({"join": ["[orders].[/account] = [opaque].[/id]"]}, "join", r'"opaque" have no fields: binary'),
     ({"join": ["[orders].[/account] = [bad].[/id]"]}, "join", r'the view reads itself: "?bad reads bad'),

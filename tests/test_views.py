@@ -357,7 +357,6 @@ def test_the_figures_of_a_view_are_those_of_a_last_value_topic(client: quire.Cli
     [
         ({"underlying_topic": "nothing"}, 9, "underlying_topic", '"nothing" keeps no last values'),
         ({"underlying_topic": "totals"}, 9, "underlying_topic", "the view reads itself: totals reads totals"),
-        ({"underlying_topic": "JOBS"}, 9, "underlying_topic", "is a queue"),
         ({"underlying_topic": "many"}, 9, "underlying_topic", "has a pattern"),
         ({"name": "many"}, 7, "name", "a last-value topic has the name"),
         ({"name": "JOBS"}, 7, "name", "a queue has the name"),

@@ -174,7 +174,7 @@ message_type = "json"
 # [[view]]
 # name = "exposure"
 # message_type = "json"
-# underlying_topic = "orders"         # a last-value topic, a conflated topic, or another view
+# underlying_topic = "orders"         # a last-value topic, a conflated topic, a queue, or another view
 # # join = ["[orders].[/account] = [accounts].[/id]"] # instead of underlying_topic: several topics
 # projection = ["/account", "SUM(/price * /qty) AS /notional", "COUNT(/order_id) AS /orders"]
 # grouping = ["/account"]             # without it, all records are one group

@@ -149,7 +149,7 @@ class View(Model):
     name: Annotated[str, Field(min_length=1)]
     #: The type of the messages of the view.
     message_type: MessageType
-    #: The source: a last-value topic, a conflated topic, or another view.
+    #: The source: a last-value topic, a conflated topic, a queue, or another view.
     underlying_topic: Annotated[str, Field(min_length=1)] | None = None
     #: Instead of a source: conditions that join several of them, `[orders].[/account] =
     #: [accounts].[/id]`. The fields in `projection` and `grouping` then have their topics, too.

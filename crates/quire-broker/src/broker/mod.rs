@@ -50,6 +50,7 @@ use crate::admin::Requester;
 use crate::bookmarks::Bookmarks;
 use crate::config::Compiled;
 use crate::config::queues::Definition;
+use crate::config::tables::TableDefinition;
 use crate::context::{Context, Shutdown};
 use crate::events::{ClientEvent, EventTopic};
 use crate::limited::LimitedUsers;
@@ -108,7 +109,8 @@ impl Broker {
         on_progress: &mut dyn FnMut(RecoveryProgress),
     ) -> Result<Broker, OpenError> {
         config.check()?;
-        let (replaced, compiled) = ReplacedViews::load(&config, &journal)?;
+        let created = QueueService::created_sources(&config, &journal);
+        let (replaced, compiled) = ReplacedViews::load(&config, &created, &journal)?;
         let Compiled { rules, queues: definitions, tables, links, entitlements, user_limits, watches } =
             compiled;
         let mut warnings = config.warnings(&rules, &definitions);
@@ -117,7 +119,8 @@ impl Broker {
             format!("queue {name:?}: it was created at run time; from now on the configuration defines it")
         }));
         let created = |name: &str| found.definitions.iter().any(|queue| *queue.name == *name);
-        if let Some(index) = tables.iter().position(|table| created(&table.name)) {
+        let is_taken = |table: &TableDefinition| !table.is_of_queue && created(&table.name);
+        if let Some(index) = tables.iter().position(is_taken) {
             let reason =
                 format!("topic {:?}: a queue that was created at run time has the name", tables[index].name);
             let key = match index.checked_sub(config.sow_topics.len()) {
@@ -155,6 +158,7 @@ impl Broker {
         };
         broker.queues.recover(&mut broker.cx, on_progress)?;
         broker.tables.recover(&mut broker.cx, run_steps, on_progress)?;
+        broker.intake().load_queues()?;
         broker.tables.compute_all(&mut broker.cx);
         broker.tables.note_unused(&mut broker.cx)?;
         Ok(broker)
@@ -591,7 +595,8 @@ impl Broker {
     /// publishers is paused. It continues at half of the limit. It is also paused until a snapshot
     /// of views can begin.
     fn push_back(&mut self) {
-        let unpersisted = (self.cx.log.unpersisted_size() + self.tables.waiting_changes_size()) as u64;
+        let waiting = self.tables.waiting_changes_size() + self.queues.moves_size();
+        let unpersisted = (self.cx.log.unpersisted_size() + waiting) as u64;
         let limit = self.cx.config.limits.max_unpersisted;
         let above = if self.cx.clients.sessions.is_pushing_back {
             unpersisted > limit / 2

@@ -35,6 +35,7 @@ use super::{Definition, QueueService, QueueSettings};
 use crate::admin::{AdminReply, Requester};
 use crate::config::ConfigErrors;
 use crate::config::queues::QueueChanges;
+use crate::config::tables::SourceQueue;
 use crate::context::Context;
 use crate::failure::code_of;
 use crate::reply::{Refused, is_computed};
@@ -43,6 +44,7 @@ use crate::subscription::ServedBy;
 use crate::topic::{Incoming, RecordingRule};
 use crate::{BrokerConfig, ConfigError, Event, OpenError};
 use quire_command::Code;
+use quire_expression::message_type::MessageType;
 use quire_expression::topic::TopicSelector;
 use quire_queue::QueueId;
 
@@ -179,6 +181,23 @@ impl Defining {
 
 /// At the start.
 impl QueueService {
+    /// The queues that were created at run time, as views see them. A file that cannot be used is
+    /// an error of [`load_created`](Self::load_created).
+    pub(crate) fn created_sources(config: &BrokerConfig, journal: &Journal) -> Vec<SourceQueue> {
+        let directory = config.transaction_log.journal_directory.as_deref().unwrap_or(Path::new(""));
+        let file = CreatedQueuesFile::new(journal.sidecars(), directory);
+        let created = file.read().ok().flatten().unwrap_or_default();
+        let source = |created: CreatedQueue| {
+            let settings = created.settings;
+            Some(SourceQueue {
+                message_type: MessageType::from_name(&settings.message_type)?,
+                name: settings.name.into(),
+                file_backed: settings.file_backed_metadata,
+            })
+        };
+        created.into_iter().filter_map(source).collect()
+    }
+
     /// Adds the queues that were created at run time to those of the configuration, which replace
     /// queues with the same names.
     ///
@@ -249,6 +268,16 @@ impl QueueService {
 
     /// Continues the command that is being carried out, and then the next ones.
     pub(crate) fn continue_defining(&mut self, cx: &mut Context) {
+        self.continue_commands(cx);
+        let is_unsettled = |current: &&Current| match &current.step {
+            Step::Ready(_, change) | Step::Writing(change) => !matches!(change, Change::Alter(_)),
+            Step::Removing(_) => true,
+        };
+        let unsettled = self.defining.current.as_ref().filter(is_unsettled);
+        cx.topics.set_unsettled_queue(unsettled.map(|current| self.definition(current.queue).name.clone()));
+    }
+
+    fn continue_commands(&mut self, cx: &mut Context) {
         loop {
             if let Some(current) = self.defining.current.take() {
                 self.defining.current = self.take_step(cx, current);
@@ -359,6 +388,7 @@ impl QueueService {
         if !self.defining.is_created(queue) {
             return Err(configured(name));
         }
+        check_no_views(cx, name)?;
         check_journal(cx)?;
         let warnings = self.letters_without_queue(queue);
         Ok(Begun::Step(queue, Step::Ready(Position::ZERO, Change::Drop { warnings })))
@@ -545,6 +575,24 @@ fn check_not_replicated(cx: &Context, definition: &Definition) -> Result<(), Ref
         Some(reason) => Err(Refused::new(Code::BadOption, format!("underlying_topic: {reason}"))),
         None => Ok(()),
     }
+}
+
+/// A view keeps its sources.
+fn check_no_views(cx: &Context, name: &str) -> Result<(), Refused> {
+    let views = match cx.topics.views_of_queue(name) {
+        None => return Ok(()),
+        Some([]) => "a view that is being defined".to_owned(),
+        Some([view]) => format!("the view {view:?}"),
+        Some(views) => {
+            let names: Vec<String> = views.iter().map(|view| format!("{view:?}")).collect();
+            format!("the views {}", names.join(", "))
+        }
+    };
+    let reason = format!(
+        "queue {name:?} is a source of {views}. Give each view a definition without the queue first, with define_view or \
+         quire view replace"
+    );
+    Err(Refused::new(Code::BadOption, reason))
 }
 
 /// Only the server writes to a view or a conflated topic.

@@ -92,6 +92,13 @@ impl Recent {
             .is_some_and(|(_, recent)| position <= recent.batch.last())
     }
 
+    /// The position after which to fetch next, when the record at a position is the sign for it. It
+    /// is given once.
+    pub fn take_ahead(&mut self, position: Position) -> Option<Position> {
+        let (_, recent) = self.batches.range_mut(..=position.get()).next_back()?;
+        recent.ahead.take()
+    }
+
     /// As [`Recent::get`], with the position after which to fetch next, when the record is the sign
     /// for it. That position is given once.
     pub fn read(&mut self, position: Position) -> Option<(Record<'_>, Option<Position>)> {

@@ -19,6 +19,9 @@
 //!   data again, or ends.
 //! - [`serve`](QueueService::serve), then [`next_dead_letter`](QueueService::next_dead_letter),
 //!   then [`save`](QueueService::save): once per turn.
+//! - [`load_sources`](QueueService::load_sources): at the start, and
+//!   [`follow_sources`](QueueService::follow_sources), [`next_move`](QueueService::next_move): once
+//!   per turn, for the views that read queues.
 //! - [`log_changes`](QueueService::log_changes), [`note_leases`](QueueService::note_leases),
 //!   [`log_leases`](QueueService::log_leases): before a record that must come after these records
 //!   in the log.
@@ -52,6 +55,7 @@ mod settle;
 mod settled_positions;
 mod sidecars;
 mod snapshots;
+mod source;
 mod standalone;
 mod stats;
 mod subscribe;
@@ -95,6 +99,8 @@ use settle::SettleJob;
 use settled_positions::Saving;
 use sidecars::QueuePointsFile;
 use snapshots::Snapshots;
+pub(crate) use source::Moved;
+use source::Sources;
 
 /// How long a close waits for the disk before it continues without the places of the queues. A disk
 /// that is slower is failing.
@@ -148,6 +154,7 @@ pub(super) struct QueueService {
     left_out: AllLeftOut,
     saving: Saving,
     snapshots: Snapshots,
+    sources: Sources,
     /// Where the fetches under way begin.
     fetching: Vec<Position>,
     /// The changes to log for each queue, and the queues that have some.
@@ -207,6 +214,7 @@ impl QueueService {
             left_out: AllLeftOut::default(),
             saving: Saving::new(QueuePointsFile::new(journal.sidecars())),
             snapshots,
+            sources: Sources::default(),
             fetching: Vec::new(),
             writers: definitions.iter().map(|_| ChangesWriter::default()).collect(),
             to_log: Vec::new(),

@@ -184,6 +184,18 @@ impl Derived {
         }
     }
 
+    /// The names of the views that read a topic.
+    pub fn views_of(&self, all: &[TableState], source: TableId) -> Vec<Arc<str>> {
+        let readers = self.views.iter().filter(|view| view.sources.contains(&source));
+        readers.map(|view| all[view.table.0 as usize].definition.name.clone()).collect()
+    }
+
+    /// Whether changes of a topic wait, or one is being worked off.
+    pub fn has_changes_of(&self, source: TableId) -> bool {
+        self.waiting.has_changes_of(source)
+            || self.current.as_ref().is_some_and(|current| current.source == source)
+    }
+
     /// A topic with views has changed.
     #[cold]
     pub fn add(&mut self, source: TableId, change: &Change<'_>, at: Timestamp) {

@@ -18,6 +18,9 @@
 //! - [`copy_next`](Tables::copy_next): once per turn, for the conflated topics (`conflated.rs`).
 //! - [`derive_next`](Tables::derive_next), [`next_update`](Tables::next_update): once per turn, for
 //!   the views (`derived.rs`).
+//! - [`put_queued`](Tables::put_queued), [`remove_queued`](Tables::remove_queued),
+//!   [`complete_queue`](Tables::complete_queue): for the messages of the queues that views read
+//!   (`of_queue.rs`).
 //! - [`compute_next`](Tables::compute_next): once per turn, for aggregated subscriptions
 //!   (`aggregated.rs`).
 //! - [`next_expired`](Tables::next_expired), [`next_portion`](Tables::next_portion),
@@ -44,6 +47,7 @@ mod history;
 mod large;
 mod late;
 mod look_ahead;
+mod of_queue;
 mod past_view;
 mod plan;
 mod prepare;
@@ -97,6 +101,7 @@ pub(crate) use history::AskedState;
 pub(crate) use large::{Outcome, Preparation, TURN_SIZE_MAX};
 use late::NewSequences;
 use look_ahead::LookAhead;
+use of_queue::QueueTables;
 use plan::RecordsPlan;
 pub(crate) use prepare::{Arriving, Prepared};
 use redefine::Redefining;
@@ -155,6 +160,7 @@ pub(crate) struct Tables {
     redefining: Redefining,
     conflated: Conflated,
     computations: Computations,
+    queue_tables: QueueTables,
     /// Of last-value topics with replication.
     new_sequences: NewSequences,
     ahead: LookAhead,
@@ -280,6 +286,7 @@ impl Tables {
             redefining: Redefining::new(replaced),
             conflated: Conflated::new(&mut all),
             computations: Computations::default(),
+            queue_tables: QueueTables::default(),
             new_sequences: NewSequences::default(),
             all,
             containers: containers.into_iter().map(Container::new).collect(),
@@ -308,6 +315,7 @@ impl Tables {
     pub(crate) fn routes(definitions: &[TableDefinition]) -> TableRoutes {
         let topics = definitions.iter().filter(|definition| definition.pattern.is_none());
         let numbered = (0..).map(TableId).zip(topics);
+        let (of_queues, numbered): (Vec<_>, Vec<_>) = numbered.partition(|(_, table)| table.is_of_queue);
         let computed = definitions.iter().filter(|definition| definition.is_computed());
         let container = |definition: &TableDefinition| {
             let (_, pattern) = definition.pattern.clone()?;
@@ -319,7 +327,11 @@ impl Tables {
         };
         TableRoutes {
             computed: computed.map(|definition| definition.name.clone()).collect(),
-            tables: numbered.map(|(id, table)| (table.name.clone(), (id, table.message_type))).collect(),
+            tables: numbered
+                .into_iter()
+                .map(|(id, table)| (table.name.clone(), (id, table.message_type)))
+                .collect(),
+            of_queues: of_queues.into_iter().map(|(id, table)| (table.name.clone(), id)).collect(),
             containers: definitions.iter().filter_map(container).collect(),
         }
     }
@@ -502,7 +514,7 @@ impl Tables {
     fn keep_order(&mut self, cx: &Context, id: TableId) {
         let state = self.state(id);
         let deletes_max = if state.container.is_some() { PATTERN_DELETES_MAX } else { DELETES_MAX };
-        if state.definition.is_computed() {
+        if state.definition.is_computed() || state.definition.is_of_queue {
             return;
         }
         // The log or a snapshot may be of a server that had replication before.
@@ -516,7 +528,10 @@ impl Tables {
         if !cx.wants_event(EventTopic::SowStats) {
             return;
         }
-        for state in self.all.iter().filter(|state| !state.is_free && state.definition.view.is_none()) {
+        let is_told = |state: &&TableState| {
+            !state.is_free && !state.definition.is_of_queue && state.definition.view.is_none()
+        };
+        for state in self.all.iter().filter(is_told) {
             let TableDefinition { name, message_type, .. } = &*state.definition;
             cx.tell_sow_stats(name, *message_type, state.table.stats().rows as u64);
         }

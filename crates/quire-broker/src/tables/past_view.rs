@@ -77,13 +77,19 @@ impl Tables {
         match self.leaves(view).into_iter().find(|leaf| !self.keep_history(&[*leaf])) {
             None => Ok(true),
             Some(leaf) => {
-                let name = |id: TableId| &self.all[id.0 as usize].definition.name;
-                let reason = format!(
-                    "bookmark: {:?} is a view of {:?}, which keeps no history. Ask for the current state, or add history to the \
-                     topic",
-                    name(view),
-                    name(leaf)
-                );
+                let definition = |id: TableId| &self.all[id.0 as usize].definition;
+                let (name, leaf) = (&definition(view).name, definition(leaf));
+                let reason = match leaf.is_of_queue {
+                    true => format!(
+                        "bookmark: {name:?} is a view of the queue {:?}, and queues keep no history. Ask for the current state",
+                        leaf.name
+                    ),
+                    false => format!(
+                        "bookmark: {name:?} is a view of {:?}, which keeps no history. Ask for the current state, or add \
+                         history to the topic",
+                        leaf.name
+                    ),
+                };
                 Err(Refused::new(Code::BadBookmark, reason))
             }
         }

@@ -4,7 +4,8 @@
 //! same connection wait for the answer. A definition is replaced in these steps:
 //!
 //! 1. The new definition is checked. A mistake ends the command.
-//! 2. Its groups are built next to the old ones (`derived/build.rs`).
+//! 2. Its groups are built next to the old ones (`derived/build.rs`). Before that, the queues that
+//!    it reads and no other view reads get tables with their messages (`of_queue.rs`).
 //! 3. `replaced-views.state` is written with the definition.
 //! 4. It takes the place of the old one. The answer is sent when the view has its records.
 //!
@@ -22,13 +23,14 @@ use super::derived::Progress;
 use super::{TableDefinition, TableState, Tables};
 use crate::admin::{AdminReply, Requester};
 use crate::config::computed::{Other, redefine};
+use crate::config::tables::SourceQueue;
 use crate::config::views::ViewSettings;
 use crate::config::{Compiled, hiding};
 use crate::context::Context;
 use crate::failure::code_of;
 use crate::reply::Refused;
 use crate::session::Stall;
-use crate::topic::TableId;
+use crate::topic::{QueueRoute, TableId};
 use crate::{BrokerConfig, ConfigError, Event, OpenError};
 
 const FILE: &str = "replaced-views.state";
@@ -81,8 +83,19 @@ struct Current {
     step: Step,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// A new definition without mistakes.
+struct Checked {
+    /// The view had another definition.
+    changed: bool,
+    /// The content of the file with it.
+    views: Vec<ReplacedView>,
+    /// With the view.
+    definition: Box<(TableId, TableDefinition)>,
+}
+
 enum Step {
+    /// The tables of the queues that the definition reads get their messages.
+    Loading(Box<(TableId, TableDefinition)>),
     Building,
     /// The file is being written.
     Writing,
@@ -91,11 +104,16 @@ enum Step {
 
 impl ReplacedViews {
     /// Reads the file, and compiles the configuration with its definitions. One that does not fit
-    /// the configuration is not used.
+    /// the configuration is not used. A definition of the file can name queues that were created at
+    /// run time.
     ///
     /// # Errors
     /// A configuration with mistakes, and a file that cannot be used.
-    pub fn load(config: &BrokerConfig, journal: &Journal) -> Result<(Self, Compiled), OpenError> {
+    pub fn load(
+        config: &BrokerConfig,
+        created: &[SourceQueue],
+        journal: &Journal,
+    ) -> Result<(Self, Compiled), OpenError> {
         let compiled = config.compile()?;
         let files = journal.sidecars();
         let mut loaded = ReplacedViews { views: Vec::new(), unused: Vec::new(), is_stale: false, files };
@@ -117,7 +135,7 @@ impl ReplacedViews {
             loaded.unused.push((name.clone(), reason.to_owned()));
             false
         });
-        if let Ok(compiled) = with_views(config, &found).compile() {
+        if let Ok(compiled) = with_views(config, &found).compile_with(created) {
             loaded.views = found;
             return Ok((loaded, compiled));
         }
@@ -125,7 +143,7 @@ impl ReplacedViews {
         for replaced in found {
             let name = replaced.settings.name.clone();
             loaded.views.push(replaced);
-            match with_views(config, &loaded.views).compile() {
+            match with_views(config, &loaded.views).compile_with(created) {
                 Ok(compiled) => used = compiled,
                 Err(mistakes) => {
                     loaded.views.pop();
@@ -223,6 +241,7 @@ impl Tables {
                     return;
                 }
             }
+            self.look_at_queues(cx);
             let Some((by, settings)) = self.redefining.waiting.pop_front() else { return };
             // A command of a connection that has ended is not begun.
             if !cx.hears(&by) {
@@ -230,9 +249,9 @@ impl Tables {
             }
             let view = settings.name.clone();
             match self.begin_redefining(cx, *settings) {
-                Ok(Some((changed, views))) => {
-                    self.redefining.current =
-                        Some(Current { by, view, changed, views, step: Step::Building });
+                Ok(Some(Checked { changed, views, definition })) => {
+                    let step = Step::Loading(definition);
+                    self.redefining.current = Some(Current { by, view, changed, views, step });
                 }
                 Ok(None) => answer(cx, &by, AdminReply::ViewDefined { view, changed: false }),
                 Err(refused) => answer(cx, &by, refused.into()),
@@ -240,13 +259,12 @@ impl Tables {
         }
     }
 
-    /// Begins to build a definition. Returns whether it is another one, and the content of the file
-    /// with it; `None`: the view has this definition.
+    /// Checks a definition; `None`: the view has this definition.
     fn begin_redefining(
         &mut self,
         cx: &mut Context,
         mut settings: ViewSettings,
-    ) -> Result<Option<(bool, Vec<ReplacedView>)>, Refused> {
+    ) -> Result<Option<Checked>, Refused> {
         if let Some(failure) = &cx.log.failure {
             return Err(Refused::new(failure.code, failure.reason.clone()));
         }
@@ -285,8 +303,11 @@ impl Tables {
             let (configured, replaced_ns) = (configured.clone(), cx.clock.now.wall.as_ns());
             views.push(ReplacedView { configured, settings, replaced_ns });
         }
-        self.begin_build(cx, table, definition);
-        Ok(Some((changed, views)))
+        let sources = definition.view.iter().flat_map(|view| &view.sources);
+        let queues: Vec<SourceQueue> =
+            sources.filter_map(|name| cx.topics.queue_route(name)).map(QueueRoute::source).collect();
+        queues.iter().for_each(|queue| self.add_queue_table(cx, queue));
+        Ok(Some(Checked { changed, views, definition: Box::new((table, definition)) }))
     }
 
     /// The definition of a view with these settings.
@@ -300,16 +321,22 @@ impl Tables {
             Some(state) if state.container.is_none() => Other::LastValues(state.definition.message_type),
             Some(_) => Other::None,
             None if cx.topics.is_container(name) => Other::Pattern,
-            None if cx.topics.queue_route(name).is_some() => Other::Queue,
-            None => Other::None,
+            None => match cx.topics.queue_route(name) {
+                Some(queue) => Other::Queue(queue.message_type),
+                None => Other::None,
+            },
         };
         let options = cx.config.filter_options();
         let made = redefine(settings, &find, &options);
         let definition = made.map_err(|mistakes| bad(ConfigError::from(mistakes).to_string()))?;
         let sources = definition.view.iter().flat_map(|view| &view.sources);
+        if let Some(queue) = sources.clone().find(|name| cx.topics.is_unsettled_queue(name)) {
+            let key = source_key(settings);
+            return Err(bad(format!("{key}: the queue {queue:?} is being created or dropped; try again")));
+        }
         for source in sources.filter_map(|name| cx.topics.table(name)) {
             if let Some(path) = self.path_to(source, table) {
-                let key = if settings.join.is_empty() { "underlying_topic" } else { "join" };
+                let key = source_key(settings);
                 let names = path.iter().map(|id| &*self.all[id.0 as usize].definition.name);
                 let names: Vec<&str> = [&*settings.name].into_iter().chain(names).collect();
                 return Err(bad(format!("{key}: the view reads itself: {}", names.join(" reads "))));
@@ -355,7 +382,17 @@ impl Tables {
 
     /// One step of a command; `None`: it is answered.
     fn continue_redefining(&mut self, cx: &mut Context, mut current: Current) -> Option<Current> {
-        match (current.step, self.build_progress()) {
+        if let Step::Loading(definition) = &current.step {
+            let sources = definition.1.view.iter().flat_map(|view| &view.sources);
+            if !self.has_complete_queues(cx, sources) {
+                return Some(current);
+            }
+            if let Step::Loading(definition) = std::mem::replace(&mut current.step, Step::Building) {
+                let (table, definition) = *definition;
+                self.begin_build(cx, table, definition);
+            }
+        }
+        match (&current.step, self.build_progress()) {
             (_, Some(Progress::Failed(refused))) => {
                 answer(cx, &current.by, refused.into());
                 return None;
@@ -382,7 +419,7 @@ impl Tables {
         _number: u64,
         result: Option<Result<(), JournalError>>,
     ) {
-        let is_writing = |current: &mut Current| current.step == Step::Writing;
+        let is_writing = |current: &mut Current| matches!(current.step, Step::Writing);
         let Some(mut current) = self.redefining.current.take_if(is_writing) else { return };
         let refused = match result {
             Some(Ok(())) => None,
@@ -415,6 +452,11 @@ fn answer(cx: &mut Context, by: &Requester, reply: AdminReply) {
         cx.resume_commands(session, Stall::Defining);
         cx.clock.wants_turn = true;
     }
+}
+
+/// The key with the sources.
+fn source_key(settings: &ViewSettings) -> &'static str {
+    if settings.join.is_empty() { "underlying_topic" } else { "join" }
 }
 
 fn bad(reason: String) -> Refused {

@@ -70,6 +70,7 @@ mod queue_records;
 mod queue_recovery;
 mod queue_settings;
 mod queue_settling;
+mod queue_views;
 mod ranges;
 mod rates;
 mod replication;

@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use quire_broker::{
-    BrokerConfig, ConflatedTopicSettings, Event, Limits, QueueSettings, SowTopicSettings, TableExpiration,
-    ViewSettings,
+    BrokerConfig, ConflatedTopicSettings, Event, Limits, SowTopicSettings, TableExpiration, ViewSettings,
 };
 use quire_command::*;
 use quire_journal::{Disk, MemoryDisk};
@@ -245,8 +244,7 @@ fn replaced(pair: &mut Pair, name: &str) -> bool {
 
 #[test]
 fn a_mistake_is_refused_with_its_key_and_leaves_the_definition() {
-    let jobs = QueueSettings { underlying_topic: Some("tasks".into()), ..crate::queue_pair::queue("jobs") };
-    let mut config = BrokerConfig { queues: vec![jobs], ..config() };
+    let mut config = config();
     config.sow_topics.push(SowTopicSettings { pattern: Some("many/.*".into()), ..sow_topic("many") });
     let mut pair = pair_with(config);
     put_some(&mut pair);
@@ -264,7 +262,6 @@ fn a_mistake_is_refused_with_its_key_and_leaves_the_definition() {
         (ViewSettings { grouping: vec!["/g +".into()], ..sums() }, "grouping[0]: "),
         (filtered("/v >", sums()), "filter: "),
         (with("missing"), "underlying_topic: \"missing\" keeps no last values"),
-        (with("jobs"), "underlying_topic: \"jobs\" is a queue"),
         (with("many"), "underlying_topic: the sow_topic \"many\" has a pattern"),
         (with("sums"), "underlying_topic: the view reads itself: sums reads sums"),
         (with("totals"), "underlying_topic: the view reads itself: sums reads totals reads sums"),

@@ -12,13 +12,15 @@ use crate::config::ConfigErrors;
 use crate::config::conflated::ConflatedTopicSettings;
 use crate::config::joins::Source;
 use crate::config::queues::Definition;
-use crate::config::tables::{TABLES_MAX, TableDefinition};
+use crate::config::tables::{SourceQueue, TABLES_MAX, TableDefinition};
 use crate::config::views::ViewSettings;
 
 /// The names that computed topics are checked against.
 pub struct Known<'a> {
     pub tables: &'a [TableDefinition],
     pub queues: &'a [Definition],
+    /// The queues that were created at run time.
+    pub created: &'a [SourceQueue],
 }
 
 /// The settings of one computed topic.
@@ -92,7 +94,7 @@ impl<'a> Computed<'a> {
 }
 
 /// Checks the settings of all views and conflated topics, and returns them in an order in which
-/// each one follows its source.
+/// each one follows its source. Then follow the tables of the queues that views read.
 ///
 /// # Errors
 /// [`ConfigErrors`] with every bad key.
@@ -123,7 +125,10 @@ pub fn compile(
             Some(source) if source.pattern.is_none() => Source::Found(source.message_type),
             // The mistake of a source that is computed is reported there.
             None if all.iter().any(|other| other.name() == name) => Source::Mistaken,
-            found => Source::Refused(refusal_of(topic, name, found.is_some(), known.has_queue(name))),
+            found => match (topic.settings, known.queue(name)) {
+                (Settings::View(_), Some(queue)) => Source::Found(queue.message_type),
+                (_, queue) => Source::Refused(refusal_of(topic, name, found.is_some(), queue.is_some())),
+            },
         };
         let made = match topic.settings {
             Settings::View(view) => view.compile(&find, options, &error, &mut errors),
@@ -142,6 +147,14 @@ pub fn compile(
         };
         compiled.extend(made);
     }
+    let read = compiled.iter().flat_map(|topic| topic.view.iter()).flat_map(|view| view.sources.iter());
+    let mut queues: Vec<SourceQueue> = Vec::new();
+    for queue in read.filter_map(|source| known.queue(source)) {
+        if !queues.contains(&queue) {
+            queues.push(queue);
+        }
+    }
+    compiled.extend(queues.iter().map(TableDefinition::of_queue));
     errors.none_or(compiled)
 }
 
@@ -149,9 +162,10 @@ pub fn compile(
 pub enum Other {
     /// Its messages have this type.
     LastValues(MessageType),
+    /// A queue. Its messages have this type.
+    Queue(MessageType),
     /// It is the name of settings for the topics of a pattern.
     Pattern,
-    Queue,
     /// It keeps no last values.
     None,
 }
@@ -170,9 +184,8 @@ pub fn redefine(
     let topic = Computed { number: 0, settings: Settings::View(settings) };
     let error = |key: &str, reason: String| ConfigError::new(key, reason);
     let find = |name: &str| match find(name) {
-        Other::LastValues(message_type) => Source::Found(message_type),
+        Other::LastValues(message_type) | Other::Queue(message_type) => Source::Found(message_type),
         Other::Pattern => Source::Refused(refusal_of(topic, name, true, false)),
-        Other::Queue => Source::Refused(refusal_of(topic, name, false, true)),
         Other::None => Source::Refused(refusal_of(topic, name, false, false)),
     };
     let made = settings.compile(&find, options, &error, &mut errors);
@@ -232,8 +245,9 @@ fn path_to_itself(index: usize, sources: &[Vec<usize>]) -> Option<Vec<usize>> {
 }
 
 impl Known<'_> {
-    fn has_queue(&self, name: &str) -> bool {
-        self.queues.iter().any(|queue| *queue.name == *name)
+    fn queue(&self, name: &str) -> Option<SourceQueue> {
+        let configured = self.queues.iter().find(|queue| *queue.name == *name).map(Definition::source);
+        configured.or_else(|| self.created.iter().find(|queue| *queue.name == *name).cloned())
     }
 
     fn other_with_name(&self, topic: Computed<'_>, before: &[Computed<'_>]) -> Option<String> {
@@ -241,7 +255,7 @@ impl Known<'_> {
         if self.tables.iter().any(|table| *table.name == *name) {
             return Some("a last-value topic".to_owned());
         }
-        if self.has_queue(name) {
+        if self.queue(name).is_some() {
             return Some("a queue".to_owned());
         }
         let other = before.iter().find(|other| other.name() == name)?;
@@ -262,7 +276,8 @@ impl Known<'_> {
                 ("default_publish_target", &*queue.publish_target),
                 ("dead_letter_topic", dead_letters),
             ] {
-                let Some(found) = computed.iter().find(|it| *it.name == *topic) else { continue };
+                let is_meant = |it: &&TableDefinition| it.is_computed() && *it.name == *topic;
+                let Some(found) = computed.iter().find(is_meant) else { continue };
                 let kind = if found.view.is_some() { "view" } else { "conflated topic" };
                 let reason = format!("{topic:?} is a {kind}, and only the server writes to it");
                 errors.push(ConfigError::new(format!("queues[{index}].{key}"), reason));
@@ -276,19 +291,16 @@ impl Known<'_> {
 fn refusal_of(topic: Computed<'_>, source: &str, has_pattern: bool, is_queue: bool) -> String {
     let kind = topic.kind();
     if source.is_empty() {
-        format!("name the last-value topic, the view or the conflated topic that the {kind} reads")
+        let queue = if matches!(topic.settings, Settings::View(_)) { ", the queue" } else { "" };
+        format!("name the last-value topic, the view{queue} or the conflated topic that the {kind} reads")
     } else if has_pattern {
         format!("the sow_topic {source:?} has a pattern, and a {kind} of its topics is not in this version")
     } else if is_queue {
-        match topic.settings {
-            Settings::View(_) => {
-                format!("{source:?} is a queue, and views of queues are not in this version")
-            }
-            Settings::Conflated(_) => {
-                format!("{source:?} is a queue: it delivers each message once, so there is no newest one")
-            }
-        }
+        format!("{source:?} is a queue: it delivers each message once, so there is no newest one")
     } else {
-        format!("{source:?} keeps no last values: no sow_topic, no view and no conflated_topic has this name")
+        let queue = if matches!(topic.settings, Settings::View(_)) { ", no queue" } else { "" };
+        format!(
+            "{source:?} keeps no last values: no sow_topic, no view{queue} and no conflated_topic has this name"
+        )
     }
 }

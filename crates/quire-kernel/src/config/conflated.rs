@@ -120,6 +120,7 @@ impl ConflatedTopicSettings {
             fields: None,
             config,
             view: None,
+            is_of_queue: false,
             conflated: Some(Arc::new(ConflatedDefinition {
                 source: source.name.clone(),
                 interval,

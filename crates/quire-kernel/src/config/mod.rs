@@ -29,7 +29,7 @@ use quire_expression::message_type::MessageType;
 use quire_expression::select::Select;
 use quire_expression::topic::TopicSelector;
 use quire_queue::QUEUES_MAX;
-use tables::{SowTopicSettings, TableDefinition};
+use tables::{SourceQueue, SowTopicSettings, TableDefinition};
 use views::ViewSettings;
 
 /// The settings that a broker needs before it starts.
@@ -304,7 +304,7 @@ pub struct Compiled {
     pub rules: Vec<RecordingRule>,
     pub queues: Vec<Definition>,
     /// The last-value topics, and then the views and the conflated topics. Each of these follows
-    /// its source.
+    /// its source. Then follow the tables of the queues that views read.
     pub tables: Vec<TableDefinition>,
     pub links: Vec<LinkDefinition>,
     pub entitlements: Option<Arc<Entitlements>>,
@@ -574,6 +574,14 @@ impl BrokerConfig {
     /// the rules are valid, because their checks depend on the rules. Views and conflated topics
     /// are checked when all others are valid.
     pub fn compile(&self) -> Result<Compiled, ConfigErrors> {
+        self.compile_with(&[])
+    }
+
+    /// As [`compile`](Self::compile). Views can read queues that were created at run time, too.
+    ///
+    /// # Errors
+    /// [`ConfigErrors`] with every bad key.
+    pub fn compile_with(&self, created: &[SourceQueue]) -> Result<Compiled, ConfigErrors> {
         let options = self.filter_options();
         let rules = RecordingRule::compile(&self.transaction_log.topics, &options)?;
         let names: Vec<_> = self.queues.iter().map(|queue| queue.name.as_str().into()).collect();
@@ -587,7 +595,7 @@ impl BrokerConfig {
         match (queues, tables, links, entitlements, user_limits, watches) {
             (Ok(queues), Ok(mut tables), Ok(links), Ok(entitlements), Ok(user_limits), Ok(watches)) => {
                 let mut errors = ConfigErrors::default();
-                let known = computed::Known { tables: &tables, queues: &queues };
+                let known = computed::Known { tables: &tables, queues: &queues, created };
                 let computed = computed::compile(&self.views, &self.conflated_topics, &known, &options);
                 let computed = match computed {
                     Ok(computed) => computed,

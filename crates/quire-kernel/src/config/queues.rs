@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::ConfigError;
 use crate::config::ConfigErrors;
+use crate::config::tables::SourceQueue;
 use crate::events::left_topic;
 use crate::scan::{Start, context_of};
 use crate::topic::{QueueRoute, Recording, RecordingRule};
@@ -224,6 +225,12 @@ impl Definition {
         Some(entry)
     }
 
+    /// The properties of the queue that a view needs.
+    pub fn source(&self) -> SourceQueue {
+        let (name, message_type) = (self.name.clone(), self.message_type);
+        SourceQueue { name, message_type, file_backed: self.file_backed_metadata }
+    }
+
     /// The properties of the queue that the table of topics needs.
     pub fn route(&self) -> QueueRoute {
         let Definition { name, message_type, selector, publish_target, .. } = self;
@@ -232,6 +239,7 @@ impl Definition {
             message_type: *message_type,
             selector: selector.clone(),
             publish_target: publish_target.clone(),
+            file_backed: self.file_backed_metadata,
         }
     }
 }

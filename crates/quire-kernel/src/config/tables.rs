@@ -168,6 +168,9 @@ pub struct TableDefinition {
     pub view: Option<Arc<ViewDefinition>>,
     /// The server copies the records from another topic. `None`: it does not.
     pub conflated: Option<Arc<ConflatedDefinition>>,
+    /// The records are the messages of the queue with this name, for the views that read it.
+    /// Clients cannot name the table.
+    pub is_of_queue: bool,
 }
 
 impl TableDefinition {
@@ -204,6 +207,15 @@ impl TableDefinition {
         }
         errors.none_or(definitions)
     }
+}
+
+/// A queue, as a view that reads it sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceQueue {
+    pub name: Arc<str>,
+    pub message_type: MessageType,
+    /// The table with its messages is in memory that can be paged out, as its state.
+    pub file_backed: bool,
 }
 
 /// The memory of the records of all topics.
@@ -282,7 +294,39 @@ impl TableDefinition {
             config,
             view: None,
             conflated: None,
+            is_of_queue: false,
             ..self.clone()
+        }
+    }
+
+    /// The definition of the table with the messages of a queue.
+    pub fn of_queue(queue: &SourceQueue) -> TableDefinition {
+        let SourceQueue { name, message_type, file_backed } = queue.clone();
+        TableDefinition {
+            pattern: None,
+            message_type,
+            key_rule: KeyRule::Supplied,
+            key_fields: Arc::default(),
+            key: Vec::new(),
+            key_domain: None,
+            durability: TableDurability::Transient,
+            expiration: TableExpiration::Disabled,
+            file_backed,
+            is_recovered: false,
+            fields: None,
+            config: TableConfig {
+                name: name.to_string(),
+                message_type,
+                key: None,
+                hash_indexes: Vec::new(),
+                ordered_indexes: Vec::new(),
+                history: None,
+                limits: IndexLimits::default(),
+            },
+            view: None,
+            conflated: None,
+            is_of_queue: true,
+            name,
         }
     }
 
@@ -447,6 +491,7 @@ impl SowTopicSettings {
             config,
             view: None,
             conflated: None,
+            is_of_queue: false,
         })
     }
 

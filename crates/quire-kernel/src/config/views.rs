@@ -25,7 +25,7 @@ pub struct ViewSettings {
     pub name: String,
     /// The type of its messages.
     pub message_type: String,
-    /// The source: a last-value topic, a conflated topic or another view.
+    /// The source: a last-value topic, a conflated topic, another view or a queue.
     pub underlying_topic: String,
     /// Instead of a source: pairs of fields that join several of them.
     pub join: Vec<String>,
@@ -151,6 +151,7 @@ impl ViewSettings {
                 settings: self.clone(),
             })),
             conflated: None,
+            is_of_queue: false,
             name,
         })
     }

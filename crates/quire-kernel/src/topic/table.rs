@@ -16,6 +16,7 @@ use slab::Slab;
 use super::kind::TopicKind;
 use super::pattern_index::PatternIndex;
 use super::recording::{Recording, RecordingRule};
+use crate::config::tables::SourceQueue;
 use crate::stats::TopicStats;
 use crate::subscription::SubscriptionId;
 use quire_expression::filter::{Decision, Filter, MessageContext, SubscriptionIndex};
@@ -68,9 +69,24 @@ pub struct QueueRoute {
     pub selector: TopicSelector,
     /// The topic for a message that is published to the name.
     pub publish_target: Arc<str>,
+    /// The messages, for the views that read them, are in memory that can be paged out.
+    pub file_backed: bool,
+}
+
+/// A queue that views read.
+struct OfQueue {
+    /// Its messages.
+    table: TableId,
+    views: Vec<Arc<str>>,
 }
 
 impl QueueRoute {
+    /// The queue as a view sees it.
+    pub fn source(&self) -> SourceQueue {
+        let QueueRoute { name, message_type, file_backed, .. } = self;
+        SourceQueue { name: name.clone(), message_type: *message_type, file_backed: *file_backed }
+    }
+
     /// Whether the messages of a topic enter the queue.
     fn takes(&self, topic: &str, recording: &Recording) -> bool {
         self.message_type == recording.message_type && self.selector.matches(topic)
@@ -93,6 +109,8 @@ pub struct TableRoutes {
     /// Those that are views or conflated topics.
     pub computed: BTreeSet<Arc<str>>,
     pub containers: Vec<ContainerRoute>,
+    /// The tables of the queues that views read.
+    pub of_queues: BTreeMap<Arc<str>, TableId>,
 }
 
 pub struct Topic {
@@ -157,6 +175,12 @@ pub struct TopicTable {
     tables: BTreeMap<Arc<str>, (TableId, MessageType)>,
     computed: BTreeSet<Arc<str>>,
     containers: Vec<ContainerRoute>,
+    /// The queues that views read.
+    of_queues: BTreeMap<Arc<str>, OfQueue>,
+    /// Changes when a queue gets another table, or none.
+    of_queues_version: u64,
+    /// A queue that is being created or dropped. No view begins to read it.
+    unsettled_queue: Option<Arc<str>>,
     topics: Slab<Topic>,
     by_name: BTreeMap<Arc<str>, u32>,
     /// The topics with messages from other instances. They remain when topics are removed from the
@@ -191,7 +215,7 @@ impl TopicTable {
     pub fn new(
         rules: Vec<RecordingRule>,
         routes: Vec<QueueRoute>,
-        TableRoutes { tables, computed, containers }: TableRoutes,
+        TableRoutes { tables, computed, containers, of_queues }: TableRoutes,
         arena: Arena,
     ) -> Self {
         TopicTable {
@@ -199,6 +223,12 @@ impl TopicTable {
             tables,
             computed,
             containers,
+            of_queues: of_queues
+                .into_iter()
+                .map(|(name, table)| (name, OfQueue { table, views: Vec::new() }))
+                .collect(),
+            of_queues_version: 1,
+            unsettled_queue: None,
             routes: routes.into_iter().map(Some).collect(),
             topics: Slab::new(),
             by_name: BTreeMap::new(),
@@ -241,6 +271,59 @@ impl TopicTable {
     /// The last-value topic with this name.
     pub fn table(&self, name: &str) -> Option<TableId> {
         self.tables.get(name).map(|(table, _)| *table)
+    }
+
+    /// The table that a view with this source reads.
+    pub fn source(&self, name: &str) -> Option<TableId> {
+        self.table(name).or_else(|| self.of_queue(name))
+    }
+
+    /// The table of a queue that views read.
+    pub fn of_queue(&self, name: &str) -> Option<TableId> {
+        self.of_queues.get(name).map(|of_queue| of_queue.table)
+    }
+
+    /// The queues that views read, with their tables.
+    pub fn of_queues(&self) -> Vec<(Arc<str>, TableId)> {
+        self.of_queues.iter().map(|(name, of_queue)| (name.clone(), of_queue.table)).collect()
+    }
+
+    /// A view begins to read a queue, or (`None`) no view reads it any more.
+    pub fn set_of_queue(&mut self, name: &Arc<str>, table: Option<TableId>) {
+        self.of_queues_version += 1;
+        match table {
+            Some(table) => {
+                drop(self.of_queues.insert(name.clone(), OfQueue { table, views: Vec::new() }));
+            }
+            None => drop(self.of_queues.remove(name)),
+        }
+    }
+
+    /// Changes with [`of_queues`](Self::of_queues).
+    pub fn of_queues_version(&self) -> u64 {
+        self.of_queues_version
+    }
+
+    /// The views that read a queue. The list is empty while the first one is being defined.
+    pub fn views_of_queue(&self, name: &str) -> Option<&[Arc<str>]> {
+        self.of_queues.get(name).map(|of_queue| &of_queue.views[..])
+    }
+
+    /// Sets the views that read a queue.
+    pub fn set_views_of_queue(&mut self, name: &str, views: Vec<Arc<str>>) {
+        if let Some(of_queue) = self.of_queues.get_mut(name) {
+            of_queue.views = views;
+        }
+    }
+
+    /// Whether a queue is being created or dropped.
+    pub fn is_unsettled_queue(&self, name: &str) -> bool {
+        self.unsettled_queue.as_deref() == Some(name)
+    }
+
+    /// A queue is being created or dropped, or (`None`) none is.
+    pub fn set_unsettled_queue(&mut self, name: Option<Arc<str>>) {
+        self.unsettled_queue = name;
     }
 
     /// The container of a topic without a table. The names of queues and containers belong to no
@@ -741,6 +824,7 @@ mod tests {
             message_type: MessageType::Json,
             selector: TopicSelector::new("orders").unwrap(),
             publish_target: "orders".into(),
+            file_backed: false,
         };
         assert_eq!(kind_of(&mut topics, "orders"), (TopicKind::Plain, true));
         // A subscription keeps the topic in the table meanwhile.
@@ -774,6 +858,7 @@ mod tests {
             message_type: MessageType::Json,
             selector: selector.clone(),
             publish_target: "rooms/1".into(),
+            file_backed: false,
         };
         topics.set_route(QueueId::new(0), Some(route));
         topics.add(&selector, Stage::Published, SubscriptionId::default(), None);

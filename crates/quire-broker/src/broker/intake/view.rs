@@ -2,10 +2,11 @@
 //! not record.
 
 use quire_command::Publish;
-use quire_journal::{Bookmark, PublisherId, RecordKind, Timestamp};
+use quire_journal::{Bookmark, JournalError, PublisherId, RecordKind, Timestamp};
 
 use super::{Assigned, Intake, Origin, Submission};
 use crate::publishers::Numbering;
+use crate::queues::Moved;
 use crate::slice::{PASS, WEIGHT_MAX};
 use crate::tables::{Copied, Keyed, Update};
 use crate::topic::TableId;
@@ -16,7 +17,8 @@ impl Intake<'_> {
     /// of a turn.
     pub(crate) fn serve_views(&mut self) {
         self.tables.redefine(self.cx);
-        if !self.has_work() {
+        self.queues.follow_sources(self.cx);
+        if self.queues.moves_size() == 0 && !self.has_work() {
             return;
         }
         let deadline = self.cx.clock.slices.deadline(PASS);
@@ -38,22 +40,51 @@ impl Intake<'_> {
     }
 
     fn has_work(&self) -> bool {
-        self.tables.has_waiting_changes()
+        self.queues.has_moves()
+            || self.tables.has_waiting_changes()
             || self.tables.has_pending_changes()
             || self.tables.must_copy(self.cx)
             || self.tables.must_build()
     }
 
-    /// Copies one record, and passes one change to an aggregated subscription and one to views, so
-    /// that none of them waits for another. Returns the weight of the work; `None`: there was none.
+    /// Copies one record, takes one message that entered or left a queue, and passes one change to
+    /// an aggregated subscription and one to views, so that none of them waits for another. Returns
+    /// the weight of the work; `None`: there was none.
     fn update_next(&mut self) -> Option<usize> {
         let copied = self.tables.copy_next(self.cx);
         copied.iter().for_each(|copied| self.publish_copy(copied));
+        let has_moved = self.move_next();
         let has_computed = self.tables.compute_next(self.cx);
         let derived = self.tables.derive_next(self.cx);
         let updates = self.publish_updates();
-        let count = 2 * (usize::from(copied.is_some()) + usize::from(has_computed));
+        let count = 2 * (usize::from(copied.is_some()) + usize::from(has_moved) + usize::from(has_computed));
         (count > 0 || derived.is_some()).then(|| count + derived.unwrap_or_default() + updates)
+    }
+
+    /// Passes the next message that entered or left a queue to the table of the queue. Returns
+    /// whether there was one.
+    fn move_next(&mut self) -> bool {
+        let Intake { cx, queues, tables, .. } = self;
+        match queues.next_move(cx) {
+            None => return false,
+            Some(Moved::Entered { table, bookmark, record }) => {
+                tables.put_queued(cx, table, bookmark, &record);
+            }
+            Some(Moved::Left { table, position, bookmark }) => {
+                tables.remove_queued(cx, table, position, bookmark);
+            }
+            Some(Moved::Complete { table }) => tables.complete_queue(cx, table),
+            Some(Moved::Looked) => (),
+        }
+        true
+    }
+
+    /// At a start: puts the messages of the queues that views read into their tables.
+    pub(crate) fn load_queues(&mut self) -> Result<(), JournalError> {
+        let Intake { cx, queues, tables, .. } = self;
+        queues.load_sources(cx, &mut |cx, table, bookmark, record| {
+            tables.restore_queued(cx, table, bookmark, record);
+        })
     }
 
     /// Returns the number of updates.

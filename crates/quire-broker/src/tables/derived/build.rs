@@ -143,7 +143,7 @@ impl Tables {
         let Tables { all, derived, .. } = self;
         let Some(view) = derived.views.iter().position(|view| view.table == table) else { return };
         let Some(new) = definition.view.clone() else { return };
-        let source_of = |name: &Arc<str>| cx.topics.table(name);
+        let source_of = |name: &Arc<str>| cx.topics.source(name);
         let sources: Vec<TableId> = new.sources.iter().filter_map(source_of).collect();
         let records = Records::new(&new.records);
         let mut scans = VecDeque::new();
@@ -231,6 +231,7 @@ impl Tables {
         }
         all.iter_mut().for_each(|state| state.views.retain(|it| *it != number));
         self.discard(records);
+        self.note_sources_changed();
     }
 
     /// One portion of the work before the definition takes the place of the old one. Returns its

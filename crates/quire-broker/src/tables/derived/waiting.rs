@@ -54,7 +54,15 @@ impl Waiting {
 
     /// A view reads a topic.
     pub fn follow(&mut self, source: TableId, records: &Records) {
+        // The tables of queues can be added later.
+        if self.topics.len() <= source.0 as usize {
+            self.topics.resize_with(source.0 as usize + 1, Topic::default);
+        }
         self.topics[source.0 as usize].needs_old |= matches!(records, Records::Groups(_));
+    }
+
+    pub fn has_changes_of(&self, source: TableId) -> bool {
+        self.topics.get(source.0 as usize).is_some_and(|topic| !topic.changes.is_empty())
     }
 
     pub fn is_empty(&self) -> bool {
