@@ -1,13 +1,15 @@
 //! Queues through the broker without sockets: a message published, queued, delivered and
-//! acknowledged, and a restart with many unacknowledged. The journal is one in memory, driven by
-//! hand, so that no disk is measured.
+//! acknowledged, without and with a view of the queue, and a restart with many unacknowledged. The
+//! journal is one in memory, driven by hand, so that no disk is measured.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use quire_broker::{Access, Broker, BrokerConfig, ConnectionId, Input, Output, QueueSettings, TransportId};
+use quire_broker::{
+    Access, Broker, BrokerConfig, ConnectionId, Input, Output, QueueSettings, TransportId, ViewSettings,
+};
 use quire_command::*;
 use quire_journal::{Journal, MemoryDisk, Options, PublisherId, Timestamp};
 use quire_types::Verdict;
@@ -32,11 +34,11 @@ struct Bench {
 }
 
 impl Bench {
-    fn new() -> Self {
-        Bench::on(Arc::new(MemoryDisk::new(8 << 30)))
+    fn new(views: Vec<ViewSettings>) -> Self {
+        Bench::on(Arc::new(MemoryDisk::new(8 << 30)), views)
     }
 
-    fn on(disk: Arc<MemoryDisk>) -> Self {
+    fn on(disk: Arc<MemoryDisk>, views: Vec<ViewSettings>) -> Self {
         let options =
             Options { segment_size: 64 << 20, unpersisted_size_max: usize::MAX, ..Options::default() };
         let (journal, _) = Journal::driven_by_hand(disk.clone(), Path::new("journal"), &options).unwrap();
@@ -46,7 +48,7 @@ impl Bench {
             lease_period_ns: Some(30_000_000_000),
             ..QueueSettings::default()
         };
-        let config = BrokerConfig { queues: vec![queue], ..BrokerConfig::default() };
+        let config = BrokerConfig { queues: vec![queue], views, ..BrokerConfig::default() };
         Bench { broker: Broker::new(config, journal).unwrap(), disk, published: 0 }
     }
 
@@ -83,7 +85,9 @@ impl Bench {
     }
 
     fn publishes(&mut self, count: u64, data_size: usize) -> Vec<u8> {
-        let (data, mut bytes) = (vec![b'x'; data_size], Vec::new());
+        let kind = r#"{"kind":"mail","text":""#;
+        let text = "x".repeat(data_size - kind.len() - 2);
+        let (data, mut bytes) = (format!(r#"{kind}{text}"}}"#).into_bytes(), Vec::new());
         for _ in 0..count {
             self.published += 1;
             let publish = Publish {
@@ -151,52 +155,70 @@ impl Bench {
     }
 }
 
+/// A view of the queue with the number of messages of each kind.
+fn backlog() -> ViewSettings {
+    ViewSettings {
+        name: "backlog".into(),
+        message_type: "json".into(),
+        underlying_topic: "jobs".into(),
+        projection: vec!["/kind".into(), "COUNT(1) AS /jobs".into()],
+        grouping: vec!["/kind".into()],
+        ..ViewSettings::default()
+    }
+}
+
 fn work_off(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("queue");
     group.throughput(Throughput::Elements(ROUND_COUNT));
-    group.bench_function("publish, queue, deliver and acknowledge 512 B", |bencher| {
-        let mut bench = Bench::new();
-        let mut left = 0;
-        bencher.iter_custom(|iterations| {
-            let mut elapsed = Duration::ZERO;
-            for _ in 0..iterations {
-                // Begun again before the memory is full.
-                if left == 0 {
-                    bench = Bench::new();
-                    bench.connect(PUBLISHER, "publisher");
-                    bench.connect(WORKER, "worker");
-                    bench.work(1000);
-                    left = 20_000;
-                }
-                left -= 1;
-                let publishes = bench.publishes(ROUND_COUNT, 512);
-                let settles = bench.settles(ROUND_COUNT);
-                let start = std::time::Instant::now();
-                bench.receive(PUBLISHER, &publishes);
-                bench.turn();
-                elapsed += start.elapsed();
-                bench.broker.write_journal();
-                let start = std::time::Instant::now();
-                let size = bench.turn();
-                for settle in settles {
-                    bench.receive(WORKER, &settle);
-                    bench.turn();
-                }
-                elapsed += start.elapsed();
-                assert!(size > ROUND_COUNT as usize * 512);
-                bench.broker.write_journal();
-            }
-            elapsed
+    for (name, views) in [
+        ("publish, queue, deliver and acknowledge 512 B", vec![]),
+        ("the same, with a view that counts", vec![backlog()]),
+    ] {
+        group.bench_function(name, |bencher| {
+            bencher.iter_custom(|iterations| work_off_rounds(iterations, &views));
         });
-    });
+    }
     group.finish();
+}
+
+fn work_off_rounds(iterations: u64, views: &[ViewSettings]) -> Duration {
+    let (mut bench, mut left) = (Bench::new(views.to_vec()), 0);
+    let mut elapsed = Duration::ZERO;
+    for _ in 0..iterations {
+        // Begun again before the memory is full.
+        if left == 0 {
+            bench = Bench::new(views.to_vec());
+            bench.connect(PUBLISHER, "publisher");
+            bench.connect(WORKER, "worker");
+            bench.work(1000);
+            left = 20_000;
+        }
+        left -= 1;
+        let publishes = bench.publishes(ROUND_COUNT, 512);
+        let settles = bench.settles(ROUND_COUNT);
+        let start = std::time::Instant::now();
+        bench.receive(PUBLISHER, &publishes);
+        bench.turn();
+        elapsed += start.elapsed();
+        bench.broker.write_journal();
+        let start = std::time::Instant::now();
+        let size = bench.turn();
+        for settle in settles {
+            bench.receive(WORKER, &settle);
+            bench.turn();
+        }
+        elapsed += start.elapsed();
+        assert!(size > ROUND_COUNT as usize * 512);
+        bench.broker.write_journal();
+    }
+    elapsed
 }
 
 /// `QUIRE_BENCH_MESSAGES`: how many are unacknowledged, a million without it.
 fn restart(criterion: &mut Criterion) {
     let count = std::env::var("QUIRE_BENCH_MESSAGES").ok().and_then(|count| count.parse().ok());
     let count: u64 = count.unwrap_or(1_000_000);
-    let mut bench = Bench::new();
+    let mut bench = Bench::new(vec![]);
     bench.connect(PUBLISHER, "publisher");
     for _ in 0..count / 10_000 {
         let bytes = bench.publishes(10_000, 100);
@@ -210,7 +232,7 @@ fn restart(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("queue");
     group.throughput(Throughput::Elements(count)).sample_size(10);
     group.bench_function("restart with unacknowledged messages of 100 B", |bencher| {
-        bencher.iter(|| Bench::on(disk.clone()));
+        bencher.iter(|| Bench::on(disk.clone(), vec![]));
     });
     group.finish();
 }
