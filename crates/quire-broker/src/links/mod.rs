@@ -160,6 +160,7 @@ impl Links {
     /// Takes the bytes of a connection between instances.
     pub(crate) fn receive(&mut self, cx: &mut Context, id: ConnectionId, bytes: &[u8]) {
         let now = cx.clock.now.instant;
+        let linked = self.linked_otherwise(id);
         let Some(connection) = self.connections.iter_mut().find(|connection| connection.id == id) else {
             return;
         };
@@ -176,7 +177,7 @@ impl Links {
             connection.take_answers(|frame| {
                 // Frames for a link that has ended were on their way.
                 if let Some(link) = link.as_mut().filter(|link| link.connection() == Some(id)) {
-                    greeted = link.take(cx, frame).or(greeted.take());
+                    greeted = link.take(cx, frame, &linked).or(greeted.take());
                 }
             })
         });
@@ -196,8 +197,26 @@ impl Links {
         self.take_news(cx, id);
     }
 
+    /// The instances of the links that are up, when the one of a connection is about to come up.
+    fn linked_otherwise(&self, id: ConnectionId) -> Vec<String> {
+        if !self.outgoing.iter().any(|link| link.connection() == Some(id) && link.is_greeting()) {
+            return Vec::new();
+        }
+        self.outgoing
+            .iter()
+            .filter(|link| link.is_live())
+            .filter_map(Outgoing::peer)
+            .map(str::to_owned)
+            .collect()
+    }
+
     /// A destination has introduced itself.
     fn greet(&mut self, cx: &mut Context, id: ConnectionId, number: usize, greeted: Greeted) {
+        for other in &mut self.outgoing {
+            if other.number != number && other.peer() == Some(&greeted.instance) {
+                other.forget_peer(cx);
+            }
+        }
         let link = &mut self.outgoing[number];
         link.set_sends_back(greeted.sends_back);
         if greeted.sends_back && link.start() == Start::Unknown {
@@ -536,7 +555,10 @@ impl Links {
             for (bookmark, run) in self.conflicts.passed_to(&source.name) {
                 connection.incoming.reject(cx, bookmark, run);
             }
-            for link in self.outgoing.iter_mut().filter(|link| link.leads_to(&source.name, &source.group)) {
+            // Another link to its group does not lead to it then.
+            let is_linked = self.outgoing.iter().any(|link| link.is_live_with(&source.name));
+            let leading = self.outgoing.iter_mut().filter(|link| link.leads_to(&source.name, &source.group));
+            for link in leading.filter(|link| !is_linked || link.is_live_with(&source.name)) {
                 link.try_now(cx.clock.now.instant);
                 // Both have made a connection at the same time: one of the two links moves.
                 let is_to_source = *link.definition.settings.name == *source.name;
@@ -571,9 +593,12 @@ impl Links {
         }
         let mut open = connections.iter_mut().filter(|connection| connection.incoming.is_open());
         let shared = open.find(|Connection { id, incoming, denied_links, .. }| {
-            incoming.source().is_some_and(|source| link.shares_with(&source.name, &source.group))
+            let Some(source) = incoming.source() else { return false };
+            link.shares_with(&source.name, &source.group)
                 && !denied_links.contains(&number)
-                && !outgoing.iter().any(|other| other.connection() == Some(*id))
+                && !outgoing
+                    .iter()
+                    .any(|other| other.connection() == Some(*id) || other.is_live_with(&source.name))
         });
         shared?.share(cx, &mut outgoing[number])
     }

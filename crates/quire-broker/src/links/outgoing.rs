@@ -183,6 +183,22 @@ impl Outgoing {
         self.source.is_live()
     }
 
+    /// Whether the link is up, and leads to this instance.
+    pub(super) fn is_live_with(&self, instance: &str) -> bool {
+        self.is_live() && self.peer() == Some(instance)
+    }
+
+    pub(super) fn is_greeting(&self) -> bool {
+        self.source.is_greeting()
+    }
+
+    /// Another link leads to the instance that answered last. What it acknowledged on this link does
+    /// not count any more.
+    pub(super) fn forget_peer(&mut self, cx: &mut Context) {
+        self.source.forget_peer();
+        self.report(cx);
+    }
+
     pub(super) fn is_opening(&self) -> bool {
         self.source.is_opening()
     }
@@ -373,16 +389,22 @@ impl Outgoing {
         self.source.handle_heard(now);
     }
 
-    /// Takes a frame of the destination. Gives its introduction when the frame is this.
-    pub(super) fn take(&mut self, cx: &mut Context, frame: &Frame<'_>) -> Option<Greeted> {
+    /// Takes a frame of the destination. Gives its introduction when the frame is this. `linked` are
+    /// the instances of the other links: one instance is one copy, also when two links of its group
+    /// reach it.
+    pub(super) fn take(&mut self, cx: &mut Context, frame: &Frame<'_>, linked: &[String]) -> Option<Greeted> {
         let now = cx.clock.now.instant;
         let mut greeted = None;
         match frame {
             Frame::Welcome(welcome) if self.source.is_greeting() => {
                 let names = [("the name of the destination", welcome.instance), ("its group", welcome.group)];
                 let error = names.into_iter().find_map(|(what, name)| check_name(what, name).err());
+                let error = error.map(|error| error.to_string()).or_else(|| {
+                    let is_linked = linked.iter().any(|name| name == welcome.instance);
+                    is_linked.then(|| format!("another link leads to the instance {:?}", welcome.instance))
+                });
                 match error {
-                    Some(error) => self.source.refuse(now, &error.to_string()),
+                    Some(error) => self.source.refuse(now, &error),
                     None => greeted = self.source.handle_frame(now, &log_state(cx), frame),
                 }
             }

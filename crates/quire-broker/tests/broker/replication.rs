@@ -261,6 +261,28 @@ fn required_acks_counts_the_sync_destinations_that_have_the_message() {
 }
 
 #[test]
+fn a_hub_with_required_acks_counts_the_other_spokes_for_a_spoke() {
+    let spokes = ["b", "c", "d"];
+    let to_spoke = |name: &&str| {
+        let mut destination = destination(name, SyncType::Sync);
+        destination.pass_through = vec![".*".into()];
+        destination
+    };
+    let mut hub = instance("a", spokes.iter().map(to_spoke).collect());
+    hub.replication.required_acks = Some(1);
+    let of_spoke = |name: &&str| instance(name, vec![destination("a", SyncType::Sync)]);
+    let mut cluster = Cluster::new([hub].into_iter().chain(spokes.iter().map(of_spoke)).collect());
+    cluster.at(1).client(1, "p");
+    cluster.kill(2);
+    cluster.kill(3);
+    cluster.publish(1, 1, 1, 2);
+    assert_eq!((cluster.log(0).len(), cluster.persisted(1, 1)), (2, 0), "the hub has it, and no other spoke");
+    cluster.start(3);
+    cluster.pass(Duration::from_secs(30));
+    assert_eq!((cluster.log(3).len(), cluster.persisted(1, 1)), (2, 2));
+}
+
+#[test]
 fn a_destination_is_downgraded_by_age_and_upgraded_when_it_has_caught_up() {
     let mut configs = pair_of(SyncType::Sync);
     let to_b = &mut configs[0].replication.destinations[0];

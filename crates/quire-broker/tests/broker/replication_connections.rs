@@ -104,3 +104,56 @@ fn a_destination_without_an_address_gets_its_records_over_its_own_connection() {
     assert_eq!(cluster.persisted(0, 1), 20);
     assert_eq!(link(&mut cluster, 0).address, "test");
 }
+
+/// `a` sends to two instances of one group, and each of the two links may lead to either.
+fn to_a_group() -> Cluster {
+    let to = |name, addresses: [&str; 2]| {
+        let mut to = destination(name, SyncType::Sync);
+        (to.group, to.addresses) = (Some("g".into()), addresses.map(str::to_owned).to_vec());
+        to
+    };
+    let of_group = |name| {
+        let mut config = instance(name, vec![destination("a", SyncType::Sync)]);
+        config.replication.group = Some("g".into());
+        config
+    };
+    let mut a = instance("a", vec![to("first", ["b", "c"]), to("second", ["b", "c"])]);
+    a.replication.required_acks = Some(2);
+    Cluster::new(vec![a, of_group("b"), of_group("c")])
+}
+
+#[test]
+fn two_links_to_a_group_lead_to_two_instances() {
+    let mut cluster = to_a_group();
+    cluster.pass(A_MINUTE);
+    let mut instances: Vec<_> = cluster.stats(0).destinations.into_iter().map(|link| link.instance).collect();
+    instances.sort();
+    assert_eq!(instances, [Some("b".into()), Some("c".into())]);
+    cluster.kill(2);
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 10);
+    cluster.pass(A_MINUTE);
+    assert_eq!(cluster.persisted(0, 1), 0, "only b has them");
+    cluster.start(2);
+    cluster.pass(A_MINUTE);
+    assert_eq!(cluster.persisted(0, 1), 10);
+}
+
+#[test]
+fn an_instance_that_changes_its_link_is_one_copy() {
+    let mut cluster = to_a_group();
+    cluster.pass(A_MINUTE);
+    cluster.at(0).client(1, "p");
+    cluster.kill(2);
+    cluster.publish(0, 1, 1, 10);
+    for _ in 0..8 {
+        cluster.partition(0, 1);
+        cluster.pass(A_MINUTE);
+        cluster.heal();
+        cluster.pass(A_MINUTE);
+        assert_eq!(cluster.persisted(0, 1), 0, "only b has them");
+    }
+    cluster.start(2);
+    cluster.pass(A_MINUTE);
+    assert_eq!(cluster.persisted(0, 1), 10);
+}

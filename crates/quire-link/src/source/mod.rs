@@ -268,6 +268,12 @@ impl Source {
         self.peer.as_ref()
     }
 
+    /// Forgets the instance that answered last, and what it acknowledged. The place of the link
+    /// stays.
+    pub fn forget_peer(&mut self) {
+        (self.peer, self.acknowledged) = (None, Position::ZERO);
+    }
+
     /// The state to save for the next run.
     pub fn place(&self) -> &LinkPlace {
         &self.place
