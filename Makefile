@@ -106,6 +106,7 @@ bench: setup
 sim:
 	cargo build --profile editable --locked --package quire-python --package quire-sim --bin quire-sim
 	target/editable/quire-sim --seeds $(or $(SEEDS),100)
+	cargo test --profile editable --locked --package quire-python --package quire-sim --lib
 
 # Every state of bounded systems of several instances, the larger ones included: docs/internals/copies.md. It needs minutes and gigabytes.
 model:
