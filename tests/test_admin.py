@@ -130,10 +130,30 @@ def test_a_body_without_a_length_is_measured(page: httpx.Client) -> None:
     assert page.post("/quire", content=parts, headers=JSON).status_code in (405, 413)
 
 
-def test_an_unknown_method_names_those_that_are_answered(page: httpx.Client) -> None:
-    answer = page.delete("/quire")
-    assert error_of(answer) == (405, "bad_method")
-    assert answer.headers["Allow"] == "GET, HEAD, POST"
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/healthz", "GET, HEAD"),
+        ("/quire", "GET, HEAD"),
+        ("/quire.json", "GET, HEAD"),
+        ("/quire/instance/queues", "GET, HEAD"),
+        ("/metrics", "GET, HEAD"),
+        ("/console", "GET, HEAD"),
+        ("/console/api/publish", "POST"),
+        ("/quire/administrator", "GET, HEAD"),
+        ("/quire/administrator/shutdown", "GET, HEAD, POST"),
+        ("/quire/administrator/queues/jobs/purge", "GET, HEAD, POST"),
+    ],
+)
+def test_an_unknown_method_names_those_that_the_path_takes(
+    page: httpx.Client, path: str, methods: str
+) -> None:
+    refused = [page.put(path), page.delete(path)]
+    if "POST" not in methods:
+        refused.append(page.post(path, json={}))
+    for answer in refused:
+        assert error_of(answer) == (405, "bad_method")
+        assert answer.headers["Allow"] == methods
 
 
 def test_a_read_only_server_refuses_every_post(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ import json
 import operator
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Match, Route
 
 from quire._errors import ConfigError, QuireError
 from quire.admin import _forms, _nodes
@@ -55,7 +55,7 @@ class AdminApp:
         self.access: Access = access
         self.figures: Figures = figures
         self.health: Health = health
-        self._routes: list[BaseRoute] = []
+        self._routes: list[Route] = []
         self._answers = Answers()
         self._histories = Answers()
         self.add_route("/healthz", self._healthz)
@@ -65,7 +65,12 @@ class AdminApp:
         self.add_route("/quire/{path:path}", self.tree)
 
     def add_route(
-        self, path: str, endpoint: Endpoint, *, methods: Sequence[str] = ("GET",), is_first: bool = False
+        self,
+        path: str,
+        endpoint: Endpoint,
+        *,
+        methods: Sequence[Literal["GET", "POST"]] = ("GET",),
+        is_first: bool = False,
     ) -> None:
         """Answers requests for a path with `endpoint`, a coroutine function. GET includes HEAD.
 
@@ -94,11 +99,33 @@ class AdminApp:
         """Returns the application with every path that was added."""
         handlers: dict[Any, Any] = {
             HTTPError: _answer_error,
-            HTTPException: _answer_other,
+            HTTPException: self._answer_other,
             Exception: _answer_bug,
         }
         app = Starlette(routes=self._routes, exception_handlers=handlers)
         return Guarding(app, self.admin, self.access)
+
+    async def _answer_other(self, request: Request, error: HTTPException) -> Response:
+        """The errors of the routes: a path that does not exist, and a method that it does not have."""
+        codes = {404: "not_found", 405: "bad_method"}
+        reasons = {
+            404: f"{request.url.path} does not exist",
+            405: f"{request.url.path} does not take {request.method}",
+        }
+        status, headers = error.status_code, error.headers
+        if status == 405:
+            # The error has only the methods of the first route of the path.
+            headers = {"Allow": ", ".join(sorted(self._methods_of(request)))}
+        reason = reasons.get(status, error.detail)
+        return HTTPError(status, codes.get(status, "bad_request"), reason, "", headers).response()
+
+    def _methods_of(self, request: Request) -> set[str]:
+        """The methods that the path of a request takes."""
+        methods: set[str] = set()
+        for route in self._routes:
+            if route.matches(request.scope)[0] != Match.NONE:
+                methods |= route.methods or set()
+        return methods
 
     def identity(self, request: Request) -> Identity:
         """The user of a request."""
@@ -333,15 +360,3 @@ async def _answer_error(request: Request, error: HTTPError) -> Response:
 
 async def _answer_bug(request: Request, error: Exception) -> Response:
     return bug().response()
-
-
-async def _answer_other(request: Request, error: HTTPException) -> Response:
-    """The errors of the routes: a path that does not exist, and a method that it does not have."""
-    codes = {404: "not_found", 405: "bad_method"}
-    reasons = {
-        404: f"{request.url.path} does not exist",
-        405: f"{request.url.path} does not take {request.method}",
-    }
-    status = error.status_code
-    reason = reasons.get(status, error.detail)
-    return HTTPError(status, codes.get(status, "bad_request"), reason, "", error.headers).response()

@@ -27,7 +27,6 @@ _log = logging.getLogger("quire.server")
 
 #: Bytes of all headers of a request.
 HEADERS_SIZE_MAX: Final = 16 * 1024
-_METHODS: Final = ("GET", "HEAD", "POST")
 _HEADERS: Final = (
     (
         b"content-security-policy",
@@ -94,9 +93,6 @@ class Guarding:
                 f"the server has no name {host[:100]!r}",
                 "add the name to `hosts` in [admin]",
             )
-        if scope["method"] not in _METHODS:
-            allow = {"Allow": ", ".join(_METHODS)}
-            raise HTTPError(405, "bad_method", f"{scope['method']} is not answered", "", allow)
         if scope["method"] == "POST":
             self._check_post(scope, headers, host)
         return headers
