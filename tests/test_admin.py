@@ -82,11 +82,13 @@ def test_every_answer_has_the_headers_that_protect_a_browser(page: httpx.Client)
 
 def test_a_name_that_the_server_does_not_have_is_refused(page: httpx.Client) -> None:
     assert error_of(page.get("/healthz", headers={"Host": "evil.example"})) == (421, "bad_host")
+    for name in ("::1", ""):
+        assert error_of(page.get("/healthz", headers={"Host": name})) == (421, "bad_host"), name
     for name in ("localhost", "127.0.0.1:9080", "[::1]:80", socket.gethostname()):
         assert page.get("/healthz", headers={"Host": name}).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["[evil]", "[", "::1", ""])
+@pytest.mark.parametrize("host", ["[evil]", "["])
 def test_a_text_that_is_no_name_of_a_host_is_refused(page: httpx.Client, host: str) -> None:
     assert error_of(page.get("/healthz", headers={"Host": host})) == (421, "bad_host")
 
