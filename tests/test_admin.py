@@ -313,6 +313,15 @@ def test_a_user_sees_what_its_rights_allow(tmp_path: Path) -> None:
         assert error_of(page.get("/quire/instance/clients.json", auth=carl)) == (403, "not_entitled")
 
 
+def test_a_user_whose_name_has_a_colon_connects_but_has_no_access_by_basic(tmp_path: Path) -> None:
+    users = {"shop:anna": {"password": "anna-secret"}}
+    with started(tmp_path, users=users) as server, page_of(server) as page:
+        with quire.Client(server.url, **server.options("shop:anna")) as client:
+            assert client.queue_stats() == {}
+        answer = page.get("/quire.json", auth=("shop:anna", "anna-secret"))
+        assert error_of(answer) == (401, "authentication_failed")
+
+
 def test_serve_prints_the_url_of_administration(tmp_path: Path) -> None:
     file = tmp_path / "quire.toml"
     file.write_text(
