@@ -204,13 +204,9 @@ def test_clocks_may_differ_by_the_leeway(tmp_path: Path) -> None:
 def test_a_claim_that_is_missing_or_odd_is_refused(tokens: Tokens) -> None:
     assert reason(tokens, signed(exp=None)) == "the token has no exp"
     exp: Any
-    for exp in ("9999999999", True, [NOW + 60], -1, 1e300, {}):
+    for exp in ("9999999999", True, [NOW + 60], {}):
         token = crafted({"alg": "HS256", "kid": "secret"}, {**CLAIMS, "exp": exp}, with_secret(SECRET))
         assert reason(tokens, token) == "the claim exp is not a time", exp
-    for text in (b'{"exp": NaN}', b'{"exp": Infinity}', b'{"exp": 1e999}'):
-        whole = json.dumps(CLAIMS).encode()[:-1] + b", " + text[1:]
-        token = crafted({"alg": "HS256", "kid": "secret"}, whole, with_secret(SECRET))
-        assert reason(tokens, token) == "the claim exp is not a time", text
     assert reason(tokens, signed(iss=None)) == "wrong issuer"
     assert reason(tokens, signed(iss="https://other.test")) == "wrong issuer"
     assert reason(tokens, signed(aud=None)) == "wrong audience"
@@ -222,6 +218,19 @@ def test_a_claim_that_is_missing_or_odd_is_refused(tokens: Tokens) -> None:
         assert reason(tokens, signed(groups=groups)) == "the claim groups is not a list of groups"
     assert reason(tokens, signed(), user="bob") == "the token is of another user"
     assert reason(tokens, None) == "no token"
+
+
+@pytest.mark.parametrize("claim", ["exp", "nbf", "iat"])
+def test_a_time_of_a_token_that_is_out_of_range_is_refused_as_such(tokens: Tokens, claim: str) -> None:
+    def of(text: str) -> str:
+        whole = json.dumps(CLAIMS)[:-1] + f', "{claim}": {text}}}'
+        token = crafted({"alg": "HS256", "kid": "secret"}, whole.encode(), with_secret(SECRET))
+        return reason(tokens, token)
+
+    for text in ("1" + "0" * 400, "-1" + "0" * 400, "-1", "1e300", "1e308", "1e999", "Infinity", "-Infinity"):
+        assert of(text) == f"the claim {claim} is out of range", text
+    for text in ("NaN", '"1800000000"', '"\u0661"', "true", "null", "[]"):
+        assert of(text) == f"the claim {claim} is not a time", text
 
 
 def test_text_that_is_not_a_token_is_refused(tokens: Tokens) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import os
 import re
 import stat
@@ -209,8 +208,8 @@ class Tokens(Checker):
     def _times(self, claims: dict[str, Any], now: float) -> float | Refused:
         """The time at which the connection ends."""
         for claim in ("exp", "nbf", "iat"):
-            if claim in claims and not _is_time(claims[claim]):
-                return Refused(f"the claim {claim} is not a time")
+            if claim in claims and (mistake := _mistake_of_time(claims[claim])) is not None:
+                return Refused(f"the claim {claim} is {mistake}")
         leeway = self._settings.leeway
         if "exp" not in claims:
             return Refused("the token has no exp")
@@ -222,11 +221,9 @@ class Tokens(Checker):
         return end if end > now else Refused(EXPIRED, EXPIRED)
 
 
-def _is_time(value: object) -> bool:
-    """Seconds since 1970, before the year 10000."""
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and 0 <= value < 253_402_300_800
-    )
+def _mistake_of_time(value: object) -> str | None:
+    """Why a claim has no seconds since 1970 before the year 10000; `None`: it has them."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return "not a time"
+    # No function of `math` takes an integer of hundreds of digits.
+    return None if 0 <= value < 253_402_300_800 else "out of range"
