@@ -177,6 +177,15 @@ def test_stats_shows_objects_whose_names_have_slashes_and_percent_signs(
         assert shown(leaf, "--file", file)["value"] == 1
 
 
+def test_a_metric_without_samples_has_the_head_of_its_columns(
+    tmp_path: Path, server: TestServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in (["--url", server.url], ["--file", str(tmp_path / "statistics.db")]):
+        arguments = ["stats", "queues/jobs/depth", "--to=-1h", *place]
+        assert output(capsys, *arguments) == "timestamp\tdepth\n"
+        assert output(capsys, *arguments, "--format", "csv").splitlines() == ["timestamp,depth"]
+
+
 @pytest.mark.parametrize("content", [b"", b"text" * 5000, None])
 def test_stats_says_that_a_file_is_damaged(
     tmp_path: Path, server: TestServer, capsys: pytest.CaptureFixture[str], content: bytes | None

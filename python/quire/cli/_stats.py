@@ -171,10 +171,13 @@ def _print_samples(place: Place, samples: list[tuple[str, Any]], form: Form) -> 
     name = place.path.rpartition("/")[2]
     at = samples[-1][0] if samples else ""
     rows = [{"timestamp": time, name: value} for time, value in samples]
-    _print(place, _forms.leaf(place, samples, at), rows, form)
+    _print(place, _forms.leaf(place, samples, at), rows, form, ["timestamp", name])
 
 
-def _print(place: Place, value: Any, rows: list[dict[str, Any]], form: Form) -> None:
+def _print(
+    place: Place, value: Any, rows: list[dict[str, Any]], form: Form, head: list[str] | None = None
+) -> None:
+    """`head`: the names of the columns. Default: those of the rows."""
     match form:
         case "json":
             _write(_forms.to_json(value) + b"\n")
@@ -182,15 +185,16 @@ def _print(place: Place, value: Any, rows: list[dict[str, Any]], form: Form) -> 
             _write(_forms.to_xml(f"/quire/{place.path}", value))
         case "csv":
             is_table = place.is_collection and place.node is not None
-            head = _forms.head_of(place.node) if is_table and place.node is not None else _head(rows)
-            _write(_forms.to_csv(rows, head))
+            if is_table and place.node is not None:
+                head = _forms.head_of(place.node)
+            _write(_forms.to_csv(rows, head or _head(rows)))
         case _:
-            _print_table(place, rows)
+            _print_table(place, rows, head)
 
 
-def _print_table(place: Place, rows: list[dict[str, Any]]) -> None:
+def _print_table(place: Place, rows: list[dict[str, Any]], head: list[str] | None) -> None:
     if place.is_collection or place.metric is not None:
-        head = _head(rows)
+        head = head or _head(rows)
         print_table(head, [[_shown(row.get(name)) for name in head] for row in rows])
         return
     members = [(name, value) for row in rows for name, value in row.items()]
