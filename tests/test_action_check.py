@@ -46,6 +46,7 @@ BAD_STEPS: dict[str, str] = {
     '{ publish = { topic = "a", data = "", update_only = true } }': 'no last-value topic has the name "a"',
     '{ compact_records = "a" }': 'no last-value topic has the name "a"',
     '{ if_free_space = { path = ".", below = "many" } }': "below: 'many' is not a size",
+    '{ if_free_space = { path = ".", below = "٢٣%" } }': "below: '٢٣%' is not a size",
 }
 #: Actions that start themselves.
 CYCLES: dict[str, str] = {

@@ -35,7 +35,7 @@ def at(text: str) -> float:
     return float(calendar.timegm(time.strptime(text, "%Y-%m-%d %H:%M")))
 
 
-@pytest.mark.parametrize("text", ["24:00", "12:60", "Someday at 10:00", "0s", "noon", "", "100ms"])
+@pytest.mark.parametrize("text", ["24:00", "12:60", "Someday at 10:00", "0s", "noon", "", "100ms", "٣:00"])
 def test_a_bad_schedule_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         Schedule.parse(text)

@@ -255,6 +255,7 @@ def test_a_bad_filter_is_shown_with_a_caret(tmp_path: Path) -> None:
         (("publish", "t", "file", "more", "words"), 2, "Unexpected arguments: more, words."),
         (("subscribe", "t", "--count", "three"), 2, '--count: expected a whole number, got "three".'),
         (("subscribe", "t", "--timeout", "long"), 2, "--timeout: 'long' is not a duration such as"),
+        (("subscribe", "t", "--timeout", "٣"), 2, "--timeout: '٣' is not a duration such as"),
         (("publish", "t", "--rate", "fast"), 2, '--rate: expected a number, got "fast".'),
         (("subscribe", "t", "--from", "epoch"), 2, "Unknown option: --from. Did you mean --bookmark?"),
         (("serve", "--port", "9008"), 2, "Unknown option: --port. Did you mean --address?"),

@@ -263,6 +263,8 @@ def test_check_says_that_little_room_is_left(server: TestServer, capsys: pytest.
         "journal=x",
         "journal=101%",
         "journal=-1%",
+        "journal=٢",
+        "journal=²",
     ):
         assert line(mistake, code=3).startswith("UNKNOWN: --min-free: ")
 

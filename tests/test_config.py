@@ -164,6 +164,13 @@ def test_sizes_intervals_and_directories_are_read(tmp_path: Path) -> None:
             ],
         ),
         (
+            "[[transport]]\naddress = 'localhost:٩٣٣٧'",
+            [
+                '2: transport[0].address: expected an address such as "127.0.0.1:9007", with a port up to '
+                '65535, got "localhost:٩٣٣٧"'
+            ],
+        ),
+        (
             "[[transport]]\naddress = 'here'",
             [
                 '2: transport[0].address: expected an address such as "127.0.0.1:9007", with a port up to '

@@ -178,6 +178,7 @@ def test_messages_are_found_from_a_place_and_by_a_filter(server: TestServer, pag
         {},
         {"topic": "orders", "limit": "0"},
         {"topic": "orders", "limit": "many"},
+        {"topic": "orders", "limit": "0001009"},
         {"topic": "orders", "filter": "/id >"},
         {"topic": "orders", "from": "-a while"},
         {"topic": "orders", "from": "yesterday"},

@@ -371,6 +371,7 @@ def test_the_limits_of_a_user_are_refusals_that_name_them(tmp_path: Path) -> Non
     [
         ({"publish_rate": "fast"}, "publish_rate"),
         ({"publish_rate": 0}, "publish_rate"),
+        ({"publish_rate": "٢٣"}, "publish_rate"),
         ({"max_connections": 0}, "max_connections"),
         ({"max_waiting": "1B"}, "max_waiting"),
         ({"user": "a|b"}, "user"),

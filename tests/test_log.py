@@ -213,6 +213,15 @@ def test_older_files_are_compressed_and_removed(tmp_path: Path) -> None:
     files.close()
 
 
+def test_a_file_whose_number_has_other_digits_is_not_of_the_log(tmp_path: Path) -> None:
+    (tmp_path / "a-٣.log").write_text("of another program")
+    files = made(tmp_path, file="a-%n.log", rotate="1KB", keep=0)
+    assert files.path.name == "a-1.log"
+    files.tidy()
+    assert files_in(tmp_path) == ["a-1.log", "a-٣.log"]
+    files.close()
+
+
 def test_without_a_number_a_rotation_opens_the_file_again(tmp_path: Path) -> None:
     files = made(tmp_path, file="a.log")
     files.write("before", START)

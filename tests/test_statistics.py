@@ -304,7 +304,9 @@ def test_a_written_time_is_read_as_the_same_millisecond() -> None:
         assert milliseconds(timestamp(time_ms / 1000), "t0") == time_ms
 
 
-@pytest.mark.parametrize("text", ["", "x", "20261301", "20261127T25", "-x", "15m", "20261127X11"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "20261301", "20261127T25", "-x", "15m", "20261127X11", "٢٣٢٦", "2026-01-٣1"]
+)
 def test_other_times_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="t0"):
         milliseconds(text, "t0")

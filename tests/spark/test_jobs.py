@@ -408,6 +408,12 @@ def test_a_pace_is_that_from_the_first_message_on(pace: str, monkeypatch: pytest
     assert gone == pytest.approx([160, 160.5, 161, 161.5])
 
 
+@pytest.mark.parametrize("pace", ["٢", "٢X"])
+def test_a_pace_with_other_digits_is_refused(pace: str) -> None:
+    with pytest.raises(quire.ConfigError, match="pace"):
+        _replay._pace(pace)
+
+
 def test_a_pace_may_be_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
 

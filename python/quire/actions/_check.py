@@ -26,7 +26,7 @@ Mistake = tuple[str, str]
 
 _PATTERN: Final = re.compile(r"[\^$*+?\[\](){}|\\]")
 _PATH: Final = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
-_SHARE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
+_SHARE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
 #: The variables whose values are numbers: a filter takes them without quotes.
 _NUMBERS: Final = (
     "UNIX_TIMESTAMP",

@@ -12,7 +12,7 @@ from quire._errors import ConfigError
 from quire._units import seconds
 
 _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_AT: Final = re.compile(r"(?:([A-Za-z]+)\s+at\s+)?(\d{1,2}):(\d{2})(Z?)")
+_AT: Final = re.compile(r"(?:([A-Za-z]+)\s+at\s+)?([0-9]{1,2}):([0-9]{2})(Z?)")
 #: The shortest interval, in seconds.
 INTERVAL_MIN: Final = 1.0
 #: The form of a schedule, for errors.

@@ -273,6 +273,6 @@ def _optional(values: Mapping[str, Any], name: str) -> str | None:
 
 def _limit(query: Mapping[str, str]) -> int:
     text = query.get("limit", "100")
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:6]) <= LIMIT_MAX:
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= LIMIT_MAX:
         raise bad_value(f"limit: expected 1 to {LIMIT_MAX}, got {text[:40]!r}")
     return int(text)

@@ -10,7 +10,7 @@ from typing import Final
 from quire._errors import ConfigError
 from quire._units import seconds
 
-_TIME: Final = re.compile(r"(\d{4})(\d{2})?(\d{2})?(?:T(\d{0,6})(?:\.(\d{1,9}))?)?Z?")
+_TIME: Final = re.compile(r"([0-9]{4})([0-9]{2})?([0-9]{2})?(?:T([0-9]{0,6})(?:\.([0-9]{1,9}))?)?Z?")
 
 
 def milliseconds(text: str, name: str, now: float | None = None) -> int:

@@ -151,7 +151,7 @@ def _room_limit(text: str) -> _Room:
 def _room(text: str, total: float) -> float:
     """The bytes of a limit."""
     if not text.endswith("%"):
-        return size(text if not text.isdigit() else int(text), "--min-free")
+        return size(text, "--min-free")
     share = text[:-1]
     if not share.isascii() or not share.replace(".", "", 1).isdigit() or float(share) > 100:
         raise ConfigError(f"{text!r} is no share such as 10%", key="--min-free")

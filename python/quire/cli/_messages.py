@@ -271,7 +271,8 @@ def _until_end(
 def _seconds(text: str, key: str) -> float:
     """A number of seconds, or a duration with a unit."""
     try:
-        number = float(text)
+        # `float` would read the digits of every language.
+        number = float(text if text.isascii() else "")
     except ValueError:
         return seconds(text, key)
     if number < 0:

@@ -20,14 +20,14 @@ LEVELS: Final = {"trace": 5, "debug": 10, "info": 20, "warning": 30, "error": 40
 
 #: The placeholders in the name of a file, and the patterns of their values. Times are in UTC.
 PLACEHOLDERS: Final = {
-    "%Y": r"\d{4}",
-    "%m": r"\d\d",
-    "%d": r"\d\d",
-    "%H": r"\d\d",
-    "%M": r"\d\d",
-    "%S": r"\d\d",
-    "%j": r"\d{3}",
-    "%n": r"\d+",
+    "%Y": "[0-9]{4}",
+    "%m": "[0-9]{2}",
+    "%d": "[0-9]{2}",
+    "%H": "[0-9]{2}",
+    "%M": "[0-9]{2}",
+    "%S": "[0-9]{2}",
+    "%j": "[0-9]{3}",
+    "%n": "[0-9]+",
     "%%": "%",
 }
 #: The keys that only one target has.

@@ -20,7 +20,7 @@ def _rate(value: object) -> object:
     if value is None or isinstance(value, tuple):
         return value
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    if is_number or (isinstance(value, str) and value.strip().isdecimal()):
+    if is_number or (isinstance(value, str) and value.isascii() and value.strip().isdecimal()):
         unit, number = "messages", int(str(value))
     else:
         try:

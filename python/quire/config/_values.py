@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -137,7 +138,8 @@ class Address:
         """Reads `host:port` or `[ipv6]:port`; port 0 = a free one."""
         host, colon, port = text.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
-        if not colon or not host or "@" in host or not port.isdecimal() or int(port) > 65535:
+        is_port = re.fullmatch("[0-9]{1,5}", port) is not None and int(port) <= 65535
+        if not colon or not host or "@" in host or not is_port:
             what = 'an address such as "127.0.0.1:9007", with a port up to 65535'
             raise expected(what, without_password(text))
         return cls(host, int(port))

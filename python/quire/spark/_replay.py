@@ -153,7 +153,7 @@ def _pace(text: str) -> Any:
     """Returns a function that waits until a message may be published."""
     if text == "max":
         return lambda _count, _timestamp_ns: None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(X?)", text, re.IGNORECASE)
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(X?)", text, re.IGNORECASE)
     if match is None or float(match[1]) <= 0:
         raise ConfigError(
             f"pace: {text!r} is none of max, 1000 (messages per second), 2X (of the original pace)"
