@@ -192,7 +192,7 @@ impl Outgoing {
         self.source.is_greeting()
     }
 
-    /// Another link leads to the instance that answered last. What it acknowledged on this link does
+    /// Another link leads to the instance that answered last. Its acknowledgements on this link do
     /// not count any more.
     pub(super) fn forget_peer(&mut self, cx: &mut Context) {
         self.source.forget_peer();
@@ -389,9 +389,8 @@ impl Outgoing {
         self.source.handle_heard(now);
     }
 
-    /// Takes a frame of the destination. Gives its introduction when the frame is this. `linked` are
-    /// the instances of the other links: one instance is one copy, also when two links of its group
-    /// reach it.
+    /// Takes a frame of the destination. Gives its introduction when the frame is this. `linked`
+    /// has the instances of the other links, because one instance is one copy.
     pub(super) fn take(&mut self, cx: &mut Context, frame: &Frame<'_>, linked: &[String]) -> Option<Greeted> {
         let now = cx.clock.now.instant;
         let mut greeted = None;
