@@ -53,7 +53,7 @@ const PATHS: [Path; 16] = [
     Path { name: "get a record by its key", run: get_record, messages: 60, limit: 720 },
     Path { name: "look at a record of 300 B with a filter", run: scan_records, messages: 60, limit: 3_000 },
     // Other connections wait while a key is read from megabytes of these.
-    Path { name: "pass one of 200 equal pairs of FIX", run: read_pairs, messages: 200, limit: 550 },
+    Path { name: "pass one of 1,000 equal pairs of FIX", run: read_pairs, messages: 1_000, limit: 550 },
     Path { name: "pass one of 200 equal elements of XML", run: read_elements, messages: 200, limit: 3_190 },
     Path { name: "pass one of 200 equal names of JSON", run: read_members, messages: 200, limit: 1_220 },
 ];
@@ -435,7 +435,7 @@ fn scan_records() {
 }
 
 fn read_pairs() {
-    read_repeated(MessageType::Fix, "55=1\u{1}".repeat(200), "/55");
+    read_repeated(MessageType::Fix, "55=1\u{1}".repeat(1_000), "/55");
 }
 
 fn read_elements() {
