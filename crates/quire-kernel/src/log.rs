@@ -3,8 +3,8 @@
 //! Four positions follow each other. An *appended* record has a position in the log. A *persisted*
 //! record is on the disk. A *visible* record is persisted, and may be handed to consumers of the
 //! log. A *served* record was handed to every consumer. A record is *safe*, and may be reported to
-//! its publisher, when it is persisted here and on the sync destinations that it goes to
-//! (`replicated.rs`).
+//! its publisher, when it is served here, and persisted on the sync destinations that it goes to
+//! (`replicated.rs`). A publisher that waits for this report finds its message in the queues.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -54,7 +54,8 @@ pub struct Log {
     is_clock_behind: bool,
     /// No report before.
     setback_due: Instant,
-    /// The position up to which every consumer has received all records.
+    /// The position up to which every consumer has received all records. It is never above the
+    /// persisted position, which can move in the middle of a turn.
     pub served: Position,
     /// Records that a service announced and will append.
     pub announced: Announced,
@@ -144,12 +145,21 @@ impl Log {
     /// as safe to its publisher.
     #[inline]
     pub fn is_safe(&self, position: Position, destinations: Destinations) -> bool {
-        self.is_safe_after(position, 0, destinations)
+        position <= self.answerable() && self.replicated.has(position, 0, destinations)
     }
 
-    /// As [`Log::is_safe`], for a record that has passed `hops` instances.
+    /// The position up to which the records that publishers wait for may be reported to them. With
+    /// a failed journal, this includes persisted records that are not served yet, because they
+    /// would be reported as failed otherwise.
     #[inline]
-    pub fn is_safe_after(&self, position: Position, hops: u8, destinations: Destinations) -> bool {
+    pub fn answerable(&self) -> Position {
+        if self.failure.is_some() { self.journal.persisted() } else { self.served }
+    }
+
+    /// Whether a record that has passed `hops` instances, and is sent to these destinations, may be
+    /// reported as persisted to the instance that sent it.
+    #[inline]
+    pub fn is_persisted_after(&self, position: Position, hops: u8, destinations: Destinations) -> bool {
         position <= self.journal.persisted() && self.replicated.has(position, hops, destinations)
     }
 

@@ -294,7 +294,7 @@ impl Incoming {
         self.destination.advance(
             cx.clock.now.instant,
             log.journal.persisted(),
-            |position, hops, destinations| log.is_safe_after(position, hops, destinations),
+            |position, hops, destinations| log.is_persisted_after(position, hops, destinations),
         );
         self.carry_out(cx);
     }

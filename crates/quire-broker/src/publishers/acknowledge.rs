@@ -14,7 +14,7 @@ impl Publishers {
     /// Sends every publisher its new acknowledgements and refusals, answers flushes, and accepts
     /// the logons that waited for this.
     pub(crate) fn acknowledge_all(&mut self, cx: &mut Context) {
-        let persisted = cx.log.journal.persisted();
+        let answerable = cx.log.answerable();
         let may_enter = !cx.log.replicated.holds_logons;
         for key in self.unsettled() {
             // An earlier iteration of this loop may have removed this publisher.
@@ -24,7 +24,7 @@ impl Publishers {
                 continue;
             };
             if cx.clients.sessions.all[id].phase == Phase::LoggingOn {
-                if publisher.is_persisted(persisted) && may_enter {
+                if publisher.is_within(answerable) && may_enter {
                     self.enter(cx, id);
                     cx.resume_commands(id, Stall::LoggingOn);
                 }
@@ -106,7 +106,7 @@ impl Publishers {
     /// Answers the flushes that can be answered now, each after the acknowledgement of its
     /// messages.
     fn answer_flushes(&mut self, cx: &mut Context, id: SessionId) {
-        let persisted = cx.log.journal.persisted();
+        let answerable = cx.log.answerable();
         loop {
             let Some(session) = cx.clients.sessions.all.get_mut(id) else { return };
             if session.phase == Phase::Closed {
@@ -120,17 +120,17 @@ impl Publishers {
             let flush = *flush;
             let publisher = session.identity.as_ref().map(|identity| identity.publisher);
             // The destinations have the earlier publishes of the connection, too.
-            let is_persisted = flush.announced.is_none()
-                && flush.position <= persisted
+            let is_done = flush.announced.is_none()
+                && flush.position <= answerable
                 && publisher
                     .and_then(|key| self.get(key))
                     .is_none_or(|publisher| publisher.has_settled(flush.position));
-            if !is_persisted && cx.log.failure.is_none() {
+            if !is_done && cx.log.failure.is_none() {
                 cx.clients.sessions.flushing.insert(id);
                 break;
             }
             session.flushes.pop_front();
-            let (code, reason) = if is_persisted {
+            let (code, reason) = if is_done {
                 self.acknowledge_now(cx, id);
                 (Code::Ok, String::new())
             } else {

@@ -66,10 +66,10 @@ impl Publishers {
         }
         self.queue_acks();
         // The logon does not wait for messages for which the journal has no room.
-        let persisted = cx.log.journal.persisted();
-        let is_persisted = self.get(key).is_none_or(|publisher| publisher.is_persisted(persisted));
+        let answerable = cx.log.answerable();
+        let is_answered = self.get(key).is_none_or(|publisher| publisher.is_within(answerable));
         let is_held = cx.log.replicated.holds_logons && !logon.observes;
-        if (is_persisted && !is_held) || cx.log.failure.is_some() {
+        if (is_answered && !is_held) || cx.log.failure.is_some() {
             self.enter(cx, id);
         } else {
             self.hold_back(key);
@@ -80,7 +80,8 @@ impl Publishers {
         }
     }
 
-    /// Accepts the logon of a session after all earlier messages of its publisher are persisted.
+    /// Accepts the logon of a session after all earlier messages of its publisher are persisted and
+    /// served.
     pub(crate) fn enter(&mut self, cx: &mut Context, id: SessionId) {
         let Some(identity) = &cx.clients.sessions.all[id].identity else { return };
         let key = identity.publisher;

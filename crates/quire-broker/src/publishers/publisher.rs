@@ -414,9 +414,9 @@ impl Publisher {
         self.pending.front().is_none_or(|answer| answer.position() > position)
     }
 
-    /// Whether all accepted messages are persisted.
-    pub(crate) fn is_persisted(&self, persisted: Position) -> bool {
-        self.pending.back().is_none_or(|answer| answer.position() <= persisted)
+    /// Whether all accepted messages are in the log up to this position.
+    pub(crate) fn is_within(&self, limit: Position) -> bool {
+        self.pending.back().is_none_or(|answer| answer.position() <= limit)
     }
 
     /// Whether all accepted messages are safe.

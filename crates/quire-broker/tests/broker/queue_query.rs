@@ -60,6 +60,38 @@ fn the_total_of_a_query_counts_every_message_that_matches() {
     }
 }
 
+/// A program that publishes, waits for `flush`, and then queries the queue finds its messages. The
+/// journal has persisted more here than the queues receive in one turn.
+#[test]
+fn an_acknowledged_message_is_in_its_queue() {
+    let mut pair = with_messages(queue("jobs"), &[]);
+    let count = 8;
+    let data = format!(r#"{{"n":1,"text":"{}"}}"#, "x".repeat(1 << 20));
+    for sequence in 1..=count {
+        pair.publish(1, sequence, "jobs", &data);
+    }
+    pair.send(1, &Command::Flush { command: 5, acks: Acks::PERSISTED });
+    pair.one_turn();
+    pair.write();
+    let mut acknowledged = 0;
+    let mut turns = 0;
+    while acknowledged < count {
+        turns += 1;
+        assert!(turns < 100);
+        pair.one_turn();
+        for said in pair.take(1) {
+            match said {
+                Said::Persisted(sequence) => acknowledged = sequence,
+                answer => {
+                    assert_eq!((answer, acknowledged), (ack(AckKind::Persisted, 5, 0), count));
+                }
+            }
+            assert!(pair.figure("jobs", "depth") >= acknowledged, "{acknowledged}");
+        }
+    }
+    assert!(turns > 1, "the queues received everything in one turn");
+}
+
 #[test]
 fn a_query_shows_what_waits_and_changes_nothing() {
     let mut pair = with_messages(queue("jobs"), &[5, 1, 4, 2]);
