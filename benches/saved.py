@@ -27,6 +27,9 @@ RESULTS = Path(__file__).parent / "results"
 _ROOT = Path(__file__).parent.parent
 _UNITS = {"_us": ", µs", "_ms": ", ms", "_ns": ", ns", "_mb": ", MB", "_gb": ", GB", "_seconds": ", s"}
 
+#: Options that do not change the figures.
+_LEFT_OUT = ("--save", "--directory", "--python")
+
 Rows = Mapping[str, Mapping[str, Any]]
 
 
@@ -83,9 +86,9 @@ def command_of(arguments: list[str]) -> str:
     words = ["python", *(module.split() if program.name == "__main__.py" else [str(program)])]
     left = iter(arguments[1:])
     for word in left:
-        if word in ("--save", "--directory"):
+        if word in _LEFT_OUT:
             next(left)
-        elif not word.startswith(("--save=", "--directory=")):
+        elif word.partition("=")[0] not in _LEFT_OUT:
             words.append(word)
     return shlex.join(words)
 

@@ -30,7 +30,7 @@ def test_the_page_of_benchmarks_shows_every_result_file() -> None:
 
 
 def test_every_bench_can_save_its_figures() -> None:
-    programs = [*BENCHES.glob("*.py"), *(BENCHES / "spark").glob("*.py"), BENCHES / "peers/__main__.py"]
+    programs = [*BENCHES.glob("*.py"), *(BENCHES / "spark").glob("*.py"), *BENCHES.glob("*/__main__.py")]
     for path in programs:
         if path.name not in WITHOUT_FIGURES and not path.name.startswith("test_"):
             assert "saved.save(" in path.read_text(), path
@@ -55,9 +55,8 @@ def test_a_run_replaces_the_earlier_run_of_the_same_command(
 
 def test_a_command_names_the_program_as_it_is_called() -> None:
     peers = str(BENCHES / "peers/__main__.py")
-    assert saved.command_of([peers, "--directory=/somewhere", "--rounds", "3"]) == (
-        "python -m benches.peers --rounds 3"
-    )
+    arguments = ["--directory=/somewhere", "--rounds", "3", "--python", "/elsewhere/python"]
+    assert saved.command_of([peers, *arguments]) == "python -m benches.peers --rounds 3"
     assert saved.command_of([str(BENCHES / "spark/scan.py")]) == "python benches/spark/scan.py"
 
 
