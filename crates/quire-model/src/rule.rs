@@ -43,6 +43,9 @@ pub enum Mistake {
     IgnoresTheRunOfAPublish,
     /// A publish in a hole is a duplicate, and is confirmed before the hole is filled.
     ConfirmsInHoles,
+    /// A sequence that a record passed over counts as present: a message with it is confirmed, and
+    /// a record of a link with it is acknowledged.
+    CountsPassedOver,
     /// A record of a link is a duplicate by its sequence, whichever run it is from.
     IgnoresTheRunOfARecord,
     /// A record of a link is dropped when its sequence is not above the highest one.

@@ -31,6 +31,8 @@ pub struct Faults {
     pub joins: u8,
     /// An operator lets clients in to an instance that is being filled.
     pub admits: u8,
+    /// An instance refuses a publish, which it or another one would accept later.
+    pub refusals: u8,
 }
 
 /// A system to be checked.

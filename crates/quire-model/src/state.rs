@@ -16,6 +16,8 @@ pub struct State {
     pub client: Client,
     /// The numbers of both runs.
     pub runs: [Run; 2],
+    /// Messages that their publisher passed over: they were refused, and the next one was recorded.
+    pub passed: Messages,
     /// The faults that may still happen.
     pub left: Faults,
     /// For the checks: messages that were confirmed. Messages that were lost with more disks than
@@ -122,11 +124,19 @@ pub struct Client {
     pub last: u8,
     /// They are persisted up to this one.
     pub persisted: u8,
+    /// Messages that the instance has refused on this connection. The answers are lost with the
+    /// connection, unless a `persisted` has come for later messages.
+    pub refused: Messages,
     /// Its logon was refused because another program uses its name (`NameInUseError`).
     pub is_refused: bool,
 }
 
 impl Client {
+    /// Its connection ends.
+    pub(crate) fn leave(&mut self) {
+        (self.at, self.refused) = (None, Messages::default());
+    }
+
     /// The message of this run with a sequence.
     pub fn message(&self, sequence: u8) -> Message {
         Message { run: if self.run == 0 { 1 } else { 2 }, sequence }
@@ -160,6 +170,7 @@ impl State {
             links: Default::default(),
             client: Client::default(),
             runs: [Run::default(); 2],
+            passed: Messages::default(),
             left: setup.faults,
             confirmed: Messages::default(),
             lost: 0,
@@ -189,11 +200,15 @@ impl State {
         &mut self.connections[one.min(other)][one.max(other)]
     }
 
-    /// The sequence that the message follows: the one before it in its run, or the highest one in
-    /// the answer to the first logon of its run.
+    /// The sequence that the message follows: the one before it in its run that was not passed
+    /// over, or the highest one in the answer to the first logon of its run.
     pub fn follows(&self, message: Message) -> u8 {
         let run = self.runs[usize::from(message.run - 1)];
-        if message.sequence == run.first { run.told } else { message.sequence - 1 }
+        let mut first = message.sequence;
+        while first > run.first && self.passed.has(Message { sequence: first - 1, ..message }) {
+            first -= 1;
+        }
+        if first == run.first { run.told } else { first - 1 }
     }
 
     /// Whether the log of the instance lacks the sequence although a record there follows it.

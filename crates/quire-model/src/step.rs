@@ -38,7 +38,9 @@ pub enum Action {
     LogOn(usize),
     /// The client publishes the next message.
     Publish,
-    /// The client gets a `persisted`.
+    /// The client publishes the next message, and the instance refuses it.
+    PublishRefused,
+    /// The client gets a `persisted`, and the refusals of the messages up to it.
     Confirm,
     /// The client loses its connection.
     Leave,
@@ -81,6 +83,9 @@ impl State {
             let published = client.last + 1 - self.runs[client.run].first;
             if !client.is_refused && published < setup.publishes[client.run] {
                 actions.push(Action::Publish);
+                if self.left.refusals > 0 {
+                    actions.push(Action::PublishRefused);
+                }
             }
             if self.confirmable(setup, at) > client.persisted {
                 actions.push(Action::Confirm);
@@ -194,10 +199,15 @@ impl State {
                 let message = self.client.message(self.client.last);
                 self.publish(setup, message);
             }
+            Action::PublishRefused => {
+                self.left.refusals -= 1;
+                self.client.last += 1;
+                self.client.refused.insert(self.client.message(self.client.last));
+            }
             Action::Confirm => self.confirm(setup),
             Action::Leave => {
                 self.left.moves -= 1;
-                self.client.at = None;
+                self.client.leave();
             }
             Action::NextRun => {
                 self.left.next_runs -= 1;
@@ -249,7 +259,7 @@ impl State {
         }
         instance.is_filling = true;
         if self.client.at == Some(number) {
-            self.client.at = None;
+            self.client.leave();
         }
     }
 
@@ -274,7 +284,7 @@ impl State {
         let instance = &mut self.instances[number];
         (instance.heard, instance.marks) = (Instances::default(), Default::default());
         if self.client.at == Some(number) {
-            self.client.at = None;
+            self.client.leave();
         }
     }
 
@@ -312,10 +322,12 @@ impl State {
         let instance = &mut self.instances[to];
         let new = Record { message, path, source: from as u8 + 1 };
         let here = instance.log.here(message.sequence);
+        let is_passed_over = matches!(here, Here::Below { .. }) && self.passed.has(message);
         let drops_below = rule == Rule::HighestSequence || rule.makes(Mistake::DropsInsteadOfFilling);
         let ignores_run = rule == Rule::HighestSequence || rule.makes(Mistake::IgnoresTheRunOfARecord);
         match decide_record(here, u64::from(message.run)) {
             RecordDecision::Record if drops_below && matches!(here, Here::Below { .. }) => (),
+            RecordDecision::Record if rule.makes(Mistake::CountsPassedOver) && is_passed_over => (),
             RecordDecision::Record => instance.log.append(new),
             RecordDecision::Reject if !ignores_run => {
                 instance.has_conflict = true;
@@ -409,23 +421,40 @@ impl State {
         let published = Published { run: u64::from(message.run), is_rejected, is_gap: false };
         let ignores_run = rule.makes(Mistake::IgnoresTheRunOfAPublish) && matches!(here, Here::Record { .. });
         let is_passed = rule.makes(Mistake::ConfirmsInHoles) && matches!(here, Here::Below { .. });
+        let is_passed_over = rule.makes(Mistake::CountsPassedOver)
+            && matches!(here, Here::Below { .. })
+            && self.passed.has(message);
         match decide_publish(here, published) {
-            PublishDecision::Record if is_passed => (),
-            PublishDecision::Record => instance.log.append(Record { message, ..Record::default() }),
+            PublishDecision::Record if is_passed || is_passed_over => (),
+            PublishDecision::Record => {
+                instance.log.append(Record { message, ..Record::default() });
+                self.pass(message);
+            }
             // It is confirmed only when the log has it.
             PublishDecision::Duplicate => (),
             PublishDecision::Refuse => self.client.is_refused |= rule.is_copies() && !ignores_run,
         }
     }
 
-    /// The sequence up to which the messages of the client can be confirmed.
+    /// The message was recorded. Those before it that were refused on the connection are passed
+    /// over.
+    fn pass(&mut self, message: Message) {
+        let mut before = message.sequence - 1;
+        while before > 0 && self.client.refused.has(self.client.message(before)) {
+            self.passed.insert(self.client.message(before));
+            before -= 1;
+        }
+    }
+
+    /// The sequence up to which the messages of the client can be confirmed, or are refused.
     pub fn confirmable(&self, setup: &Setup, at: usize) -> u8 {
         let client = &self.client;
         if client.is_refused {
             return client.persisted;
         }
         let mut reached = client.persisted;
-        while reached < client.last && self.is_safe(setup, at, client.message(reached + 1)) {
+        let is_answered = |message| client.refused.has(message) || self.is_safe(setup, at, message);
+        while reached < client.last && is_answered(client.message(reached + 1)) {
             reached += 1;
         }
         reached
@@ -456,6 +485,11 @@ impl State {
                 Rule::Copies(Some(Mistake::ConfirmsInHoles)) if number == at => {
                     message.sequence <= log.highest()
                 }
+                Rule::Copies(Some(Mistake::CountsPassedOver))
+                    if self.passed.has(message) && message.sequence < log.highest() =>
+                {
+                    true
+                }
                 _ => log.has(message),
             };
             is_there || instance.acknowledged.has(message)
@@ -483,6 +517,9 @@ impl State {
         let reached = self.confirmable(setup, at);
         for sequence in self.client.persisted + 1..=reached {
             let message = self.client.message(sequence);
+            if self.client.refused.has(message) {
+                continue;
+            }
             let is_here = self.instances[at].log.has(message);
             let having = setup.counted(at).each();
             let having = having.filter(|other| self.instances[*other].log.has(message));

@@ -11,8 +11,17 @@ use crate::check::{
 
 const RULE: Rule = Rule::Copies(None);
 
-const NONE: Faults =
-    Faults { crashes: 0, cuts: 0, lost_disks: 0, backups: 0, moves: 0, next_runs: 0, joins: 0, admits: 0 };
+const NONE: Faults = Faults {
+    crashes: 0,
+    cuts: 0,
+    lost_disks: 0,
+    backups: 0,
+    moves: 0,
+    next_runs: 0,
+    joins: 0,
+    admits: 0,
+    refusals: 0,
+};
 
 #[test]
 fn a_pair_with_two_runs_and_a_partition() {
@@ -268,6 +277,23 @@ fn a_mesh_in_which_the_publisher_moves_before_its_messages_are_confirmed() {
     check_all("mesh, the publisher moves twice", mesh, &[HOLE_FILLED]);
 }
 
+#[test]
+fn a_pair_that_refuses_messages() {
+    let faults = Faults { refusals: 2, crashes: 1, moves: 1, next_runs: 1, ..NONE };
+    check_all(
+        "pair, two runs, two refusals, a crash",
+        Setup { faults, publishes: [3, 1], ..Setup::pair(RULE) },
+        &[CONFIRMED_AGAIN, REFUSED, HOLE_FILLED],
+    );
+}
+
+#[test]
+fn a_mesh_that_refuses_a_message_before_the_publisher_moves() {
+    let faults = Faults { refusals: 1, moves: 2, ..NONE };
+    let mesh = Setup { faults, publishes: [2, 0], in_flight: 0, ..Setup::three(RULE, Links::Mesh) };
+    check_all("mesh, a refusal, the publisher moves twice", mesh, &[HOLE_FILLED]);
+}
+
 fn with(mistake: Mistake) -> Rule {
     Rule::Copies(Some(mistake))
 }
@@ -325,6 +351,18 @@ fn the_mistake_of_confirming_a_publish_in_a_hole_is_found() {
     let faults = Faults { moves: 2, ..NONE };
     let mesh = Setup { faults, publishes: [2, 0], in_flight: 0, ..Setup::three(rule, Links::Mesh) };
     counterexample(mesh, CONFIRMED);
+}
+
+#[test]
+fn the_mistake_of_counting_as_present_what_was_passed_over_is_found() {
+    let rule = with(Mistake::CountsPassedOver);
+    let faults = Faults { refusals: 1, moves: 1, ..NONE };
+    let events = counterexample(Setup { faults, ..Setup::pair(rule) }, CONFIRMED);
+    assert!(events.contains(&Action::PublishRefused) && events.contains(&Action::Leave));
+    // The client moves twice: a record of a link is dropped, too.
+    let faults = Faults { refusals: 1, moves: 2, ..NONE };
+    let mesh = Setup { faults, in_flight: 0, ..Setup::three(rule, Links::Mesh) };
+    counterexample(mesh, AGREE);
 }
 
 #[test]
