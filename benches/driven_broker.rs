@@ -43,6 +43,11 @@ impl Bench {
 
     /// Connects and logs on.
     pub fn connect(&mut self, number: u64, name: &str) {
+        self.connect_in_run(number, name, 0);
+    }
+
+    /// The same, with a run of the publisher.
+    pub fn connect_in_run(&mut self, number: u64, name: &str, run: u64) {
         let connection = ConnectionId(number);
         self.broker.handle(
             NOW,
@@ -53,7 +58,7 @@ impl Bench {
                 access: Access::Client,
             },
         );
-        let logon = Logon { version: VERSION, client_name: name, ..Logon::default() };
+        let logon = Logon { version: VERSION, client_name: name, run, ..Logon::default() };
         self.send(number, &Command::Logon(logon));
         self.turn();
     }

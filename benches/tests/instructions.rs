@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use quire_benches::context;
 use quire_benches::driven_broker::Bench;
 use quire_benches::filled_table;
-use quire_broker::{BrokerConfig, QueueSettings};
+use quire_broker::{BrokerConfig, QueueSettings, RecordedTopic, ReplicationConfig, TransactionLogConfig};
 use quire_command::{Acks, Bookmarks, Command, Selection, Settle, Subscribe, Unsubscribe, put_bookmark};
 use quire_expression::filter::{Filter, FilterOptions, path_of};
 use quire_expression::message_type::{Arena, FieldPlan, MessageType, Step, difference, merge};
@@ -33,8 +33,15 @@ struct Path {
     limit: u64,
 }
 
-const PATHS: [Path; 16] = [
+const PATHS: [Path; 18] = [
     Path { name: "take a publish of 512 B", run: publish, messages: 60, limit: 2_050 },
+    Path { name: "the same, with replication", run: publish_replicated, messages: 60, limit: 3_900 },
+    Path {
+        name: "the same, each second one is not recorded",
+        run: publish_alternating,
+        messages: 60,
+        limit: 4_600,
+    },
     Path {
         name: "hand a message to one of 100 filtered subscriptions",
         run: fan_out,
@@ -148,11 +155,34 @@ fn measured(part: impl FnOnce()) {
 }
 
 fn publish() {
-    let mut bench = Bench::new();
-    bench.connect(1, "publisher");
+    take_publishes(Bench::new(), ["orders", "orders"]);
+}
+
+fn publish_replicated() {
+    take_publishes(Bench::with(replicated()), ["orders", "orders"]);
+}
+
+/// The sequences of the messages that are not recorded are passed over.
+fn publish_alternating() {
+    take_publishes(Bench::with(replicated()), ["orders", "scratch"]);
+}
+
+fn replicated() -> BrokerConfig {
+    let scratch = RecordedTopic { recorded: false, ..RecordedTopic::new("scratch", "json") };
+    let topics = vec![scratch, RecordedTopic::new("^", "json")];
+    BrokerConfig {
+        name: "a".into(),
+        transaction_log: TransactionLogConfig { topics, ..TransactionLogConfig::default() },
+        replication: ReplicationConfig { accepts: true, ..ReplicationConfig::default() },
+        ..BrokerConfig::default()
+    }
+}
+
+fn take_publishes(mut bench: Bench, topics: [&str; 2]) {
+    bench.connect_in_run(1, "publisher", 7);
     let read = |bench: &mut Bench| {
         let mut bytes = Vec::new();
-        (0..60).for_each(|_| bench.publish(&mut bytes, "orders", &[b'x'; 512]));
+        (0..60).for_each(|number| bench.publish(&mut bytes, topics[number % 2], &[b'x'; 512]));
         bytes
     };
     for _ in 0..3 {
