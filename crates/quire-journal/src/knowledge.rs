@@ -1,5 +1,6 @@
-//! The knowledge of a log about its publishers: highest sequence, run, holes, and the sum of the
-//! records (`docs/internals/copies.md`, *The knowledge of an instance about a publisher*).
+//! The knowledge of a log about its publishers: highest sequence, run, the sequences that it lacks,
+//! and the sum of the records (`docs/internals/copies.md`, *The knowledge of an instance about a
+//! publisher*).
 //!
 //! The journal updates it with each record that is appended. A start, and the write of
 //! `clients.ack`, make it again from an earlier state and the records after it. So both ways use
@@ -71,23 +72,34 @@ pub(crate) struct Known {
     pub highest: u64,
     /// The run of the record with the highest sequence; 0 = unknown.
     pub run: u64,
-    /// A sequence from here to the highest one that is in no hole is of this run.
+    /// A sequence from here to the highest one that the log does not lack is of this run.
     pub run_begin: u64,
-    pub holes: Option<Box<Holes>>,
+    /// The sequences that the log lacks; `None`: none is known.
+    pub lacking: Option<Box<Lacking>>,
     /// The sum of [`record_hash`] of all its records that were counted.
     pub sum: u64,
 }
 
+/// The sequences below the highest one that the log of a publisher lacks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lacking {
+    /// Sequences that a record follows.
+    pub holes: Ranges<HOLES_MAX, 2>,
+    /// Sequences that were passed over: a record says that its publisher has no record with them.
+    /// The message was refused, was not recorded, or the publisher did not use the sequence.
+    pub passed: Ranges<PASSED_MAX, PASSED_MERGED>,
+}
+
 impl Known {
     pub fn new(publisher: PublisherId) -> Self {
-        Known { publisher, highest: 0, run: 0, run_begin: 1, holes: None, sum: 0 }
+        Known { publisher, highest: 0, run: 0, run_begin: 1, lacking: None, sum: 0 }
     }
 
     /// Adds the next record of the publisher. `counts`: it is part of the sum.
     #[inline]
     pub fn take(&mut self, step: &Step, counts: bool) {
-        let is_plain = step.run == self.run && step.follows.is_none_or(|follows| follows <= self.highest);
-        if !is_plain || step.is_late {
+        let skips = step.bookmark.sequence > self.highest.saturating_add(1) && step.follows.is_some();
+        if step.run != self.run || skips || step.is_late {
             self.take_special(step);
         }
         self.highest = self.highest.max(step.bookmark.sequence);
@@ -102,22 +114,36 @@ impl Known {
         if sequence <= self.highest {
             self.fill(step);
         } else {
-            // Between `follows` and the record, the publisher used no sequence.
-            let follows = step.follows.map(|follows| follows.min(sequence - 1));
-            if let Some(follows) = follows.filter(|follows| *follows > self.highest) {
-                self.holes.get_or_insert_default().add(self.highest + 1, follows);
+            if let Some(follows) = step.follows {
+                self.skip(follows.clamp(self.highest, sequence - 1), sequence);
             }
             if step.run != self.run {
                 (self.run, self.run_begin) = (step.run, sequence);
             }
         }
-        self.holes.take_if(|holes| holes.ranges.is_empty());
+        self.lacking.take_if(|lacking| lacking.is_empty());
+    }
+
+    /// The next record of the publisher has a higher sequence, and follows another one that is not
+    /// below the highest one. Between them, the publisher has no record.
+    fn skip(&mut self, follows: u64, sequence: u64) {
+        if self.highest + 1 == sequence {
+            return;
+        }
+        let lacking = self.lacking.get_or_insert_default();
+        if follows > self.highest {
+            lacking.holes.add(self.highest + 1, follows);
+        }
+        if follows + 1 < sequence {
+            lacking.passed.add(follows + 1, sequence - 1);
+        }
     }
 
     fn fill(&mut self, step: &Step) {
         let sequence = step.bookmark.sequence;
-        if let Some(holes) = &mut self.holes {
-            holes.fill(sequence, step.follows);
+        if let Some(lacking) = &mut self.lacking {
+            lacking.passed.take(sequence, sequence);
+            lacking.fill(sequence, step.follows);
         }
         if step.run != self.run && sequence >= self.run_begin {
             self.run_begin = sequence.saturating_add(1);
@@ -126,98 +152,189 @@ impl Known {
 
     /// Whether it is known that the log has the sequence in the current run.
     pub fn has_in_run(&self, sequence: u64) -> bool {
-        self.run > 0 && (self.run_begin..=self.highest).contains(&sequence) && !self.is_in_hole(sequence)
+        self.run > 0 && (self.run_begin..=self.highest).contains(&sequence) && !self.may_lack(sequence)
     }
 
     /// Whether it is known that the log lacks the sequence, although it has higher ones.
     pub fn lacks(&self, sequence: u64) -> bool {
-        self.holes.as_ref().is_some_and(|holes| sequence > holes.wide_through && holes.contains(sequence))
+        self.lacking.as_ref().is_some_and(|lacking| {
+            lacking.holes.has_exactly(sequence) || lacking.passed.has_exactly(sequence)
+        })
     }
 
     /// The log has this sequence or a higher one. No more is known of the record.
     pub fn raise(&mut self, sequence: u64) {
-        if let Some(holes) = &mut self.holes {
-            holes.wide_through = u64::MAX;
+        if let Some(lacking) = &mut self.lacking {
+            let through = self.highest.max(sequence);
+            lacking.holes.wide_through = lacking.holes.wide_through.max(through);
+            lacking.passed.wide_through = lacking.passed.wide_through.max(through);
         }
         if sequence > self.highest {
             (self.highest, self.run, self.run_begin) = (sequence, 0, 1);
         }
     }
 
-    /// Whether the log may lack the sequence.
-    pub fn is_in_hole(&self, sequence: u64) -> bool {
-        self.holes.as_ref().is_some_and(|holes| holes.contains(sequence))
+    /// Whether the log may lack the sequence, although it has higher ones.
+    pub fn may_lack(&self, sequence: u64) -> bool {
+        self.lacking_at(sequence).is_some()
     }
 
-    /// Holes up to this sequence may contain sequences that the log has.
-    pub fn wide_through(&self) -> u64 {
-        self.holes.as_ref().map_or(0, |holes| holes.wide_through)
+    /// The hole or the range of passed-over sequences with this sequence.
+    pub fn lacking_at(&self, sequence: u64) -> Option<(u64, u64)> {
+        let lacking = self.lacking.as_ref()?;
+        lacking.holes.range_of(sequence).or_else(|| lacking.passed.range_of(sequence))
+    }
+
+    /// The first sequence after `after` that the log may lack, although it has higher ones.
+    pub fn first_lacking_after(&self, after: u64) -> Option<u64> {
+        let lacking = self.lacking.as_ref()?;
+        let firsts = [lacking.holes.first_after(after), lacking.passed.first_after(after)];
+        firsts.into_iter().flatten().min()
     }
 
     /// The holes in which the log has no sequence, ascending: first and last sequence of each.
     pub fn exact_holes(&self) -> impl Iterator<Item = (u64, u64)> {
-        let begin = self.wide_through().saturating_add(1);
+        let wide_through = self.lacking.as_ref().map_or(0, |lacking| lacking.holes.wide_through);
+        let begin = wide_through.saturating_add(1);
         let exact = self.holes().iter().filter(move |(_, last)| *last >= begin);
         exact.map(move |(first, last)| ((*first).max(begin), *last))
     }
 
     /// The holes, ascending: first and last sequence of each.
     pub fn holes(&self) -> &[(u64, u64)] {
-        self.holes.as_ref().map_or(&[], |holes| &holes.ranges)
+        self.lacking.as_ref().map_or(&[], |lacking| &lacking.holes.ranges)
+    }
+
+    /// As [`Known::holes`], of the sequences that were passed over.
+    #[cfg(test)]
+    fn passed(&self) -> &[(u64, u64)] {
+        self.lacking.as_ref().map_or(&[], |lacking| &lacking.passed.ranges)
+    }
+}
+
+impl Lacking {
+    pub fn is_empty(&self) -> bool {
+        self.holes.ranges.is_empty() && self.passed.ranges.is_empty()
+    }
+
+    /// The log has the sequence now. When it is in a hole, its publisher used no sequence of the
+    /// hole between `follows` and it: these were passed over.
+    fn fill(&mut self, sequence: u64, follows: Option<u64>) {
+        let Some((first, _)) = self.holes.range_of(sequence) else { return };
+        let unused = first.max(follows.unwrap_or(sequence).min(sequence - 1) + 1);
+        let is_exact = first > self.holes.wide_through;
+        self.holes.take(unused, sequence);
+        if unused < sequence {
+            self.passed.insert(unused, sequence - 1, is_exact);
+        }
     }
 }
 
 /// Ranges of sequences, ascending and apart from each other. A range can be too wide, and never too
-/// narrow.
+/// narrow. There are at most `MAX` of them. Above it, the `MERGED` lowest ones become one.
+///
+/// A merged range costs searches in the log. It costs a record only when journal files were
+/// removed: the log then cannot say whether it had a record that it lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Holes {
+pub(crate) struct Ranges<const MAX: usize, const MERGED: usize> {
     ranges: Vec<(u64, u64)>,
     /// Up to here, the ranges may contain sequences that the log has. It has none of the others.
     wide_through: u64,
 }
 
-/// The most ranges of one publisher. Above it, the two lowest ranges become one. A merged range
-/// costs searches in the log. It costs a record only when journal files were removed: the log then
-/// cannot say whether it had a record that it lacks.
+/// The most holes of one publisher.
 pub(crate) const HOLES_MAX: usize = 64;
 
-impl Holes {
+/// The most ranges of passed-over sequences of one publisher.
+pub(crate) const PASSED_MAX: usize = 64;
+
+/// A publisher that sends each second message to a topic that is not recorded adds a range with
+/// each record. So half of the ranges become one at a time, and few of the records move ranges.
+const PASSED_MERGED: usize = PASSED_MAX / 2;
+
+impl<const MAX: usize, const MERGED: usize> Ranges<MAX, MERGED> {
     /// The ranges of a file, if they can be those of a publisher with this highest sequence. Those
     /// up to `wide_through` may contain sequences that the log has.
     pub fn new(ranges: Vec<(u64, u64)>, highest: u64, wide_through: u64) -> Option<Self> {
         let is_ascending = ranges.is_sorted_by(|a, b| a.1 < b.0) && ranges.iter().all(|(a, b)| a <= b);
-        let is_within = ranges.first()?.0 > 0 && ranges.last()?.1 < highest && ranges.len() <= HOLES_MAX;
-        (is_ascending && is_within).then_some(Holes { ranges, wide_through })
+        let is_within = ranges.first().is_none_or(|(first, _)| *first > 0)
+            && ranges.last().is_none_or(|(_, last)| *last < highest);
+        (is_ascending && is_within && ranges.len() <= MAX).then_some(Ranges { ranges, wide_through })
     }
 
-    fn contains(&self, sequence: u64) -> bool {
-        let at = self.ranges.partition_point(|(_, last)| *last < sequence);
-        self.ranges.get(at).is_some_and(|(first, _)| *first <= sequence)
+    /// The ranges: first and last sequence of each.
+    pub fn list(&self) -> &[(u64, u64)] {
+        &self.ranges
+    }
+
+    /// Ranges up to this sequence may contain sequences that the log has.
+    pub fn wide_through(&self) -> u64 {
+        self.wide_through
+    }
+
+    /// The number of the first range that ends at the sequence or after it.
+    fn place_of(&self, sequence: u64) -> usize {
+        self.ranges.partition_point(|(_, last)| *last < sequence)
+    }
+
+    fn range_of(&self, sequence: u64) -> Option<(u64, u64)> {
+        self.ranges.get(self.place_of(sequence)).copied().filter(|(first, _)| *first <= sequence)
+    }
+
+    /// The first sequence of the ranges after `after`.
+    fn first_after(&self, after: u64) -> Option<u64> {
+        let begin = after.checked_add(1)?;
+        self.ranges.get(self.place_of(begin)).map(|(first, _)| (*first).max(begin))
+    }
+
+    /// Whether the log lacks the sequence for certain.
+    fn has_exactly(&self, sequence: u64) -> bool {
+        sequence > self.wide_through && self.range_of(sequence).is_some()
     }
 
     /// Adds a range above all others.
     fn add(&mut self, first: u64, last: u64) {
         debug_assert!(self.ranges.last().is_none_or(|(_, before)| *before < first), "above all others");
+        self.keep_limit(1);
         self.ranges.push((first, last));
-        self.keep_limit();
     }
 
-    /// The log has the sequence now. Its publisher used none between `follows` and it.
-    fn fill(&mut self, sequence: u64, follows: Option<u64>) {
-        let at = self.ranges.partition_point(|(_, last)| *last < sequence);
-        let Some((first, last)) = self.ranges.get(at).copied().filter(|(first, _)| *first <= sequence) else {
-            return;
-        };
-        let follows = follows.unwrap_or(sequence).min(sequence - 1);
-        let left = (first <= follows).then_some((first, follows));
-        let right = (sequence < last).then_some((sequence + 1, last));
+    /// Adds a range at any place. It takes in the ranges that it touches.
+    fn insert(&mut self, first: u64, last: u64, is_exact: bool) {
+        if !is_exact {
+            self.wide_through = self.wide_through.max(last);
+        }
+        self.keep_limit(1);
+        let from = self.place_of(first);
+        let to = self.ranges.partition_point(|(begin, _)| *begin <= last);
+        let inside = &self.ranges[from..to];
+        let first = inside.first().map_or(first, |(begin, _)| first.min(*begin));
+        let last = inside.last().map_or(last, |(_, end)| last.max(*end));
+        self.ranges.splice(from..to, [(first, last)]);
+    }
+
+    /// Takes sequences out of the range that has the last one of them.
+    fn take(&mut self, from: u64, to: u64) {
+        let Some((first, last)) = self.range_of(to) else { return };
+        if first < from && to < last {
+            self.keep_limit(1);
+        }
+        // The range can be part of a merged one now.
+        let at = self.place_of(to);
+        let (first, last) = self.ranges[at];
+        let left = (first < from).then(|| (first, from - 1));
+        let right = (to < last).then(|| (to + 1, last));
         self.ranges.splice(at..=at, left.into_iter().chain(right));
-        self.keep_limit();
+        if self.ranges.is_empty() {
+            self.wide_through = 0;
+        }
     }
 
-    fn keep_limit(&mut self) {
-        while self.ranges.len() > HOLES_MAX {
-            let (first, _) = self.ranges.remove(0);
+    /// Makes room for `more` ranges.
+    fn keep_limit(&mut self, more: usize) {
+        while self.ranges.len() + more > MAX {
+            let (first, _) = self.ranges[0];
+            self.ranges.drain(..MERGED - 1);
             self.ranges[0].0 = first;
             self.wide_through = self.wide_through.max(self.ranges[0].1);
         }
@@ -340,11 +457,13 @@ mod tests {
         Step { bookmark, run, follows, is_late }
     }
 
-    /// The records of one publisher, and every single sequence that is missing.
+    /// The records of one publisher, and every single sequence that is in a hole or was passed
+    /// over.
     #[derive(Default)]
     struct Model {
         runs: BTreeMap<u64, u64>,
         missing: BTreeSet<u64>,
+        passed: BTreeSet<u64>,
         sum: u64,
     }
 
@@ -356,17 +475,15 @@ mod tests {
         fn take(&mut self, step: &Step) {
             let (sequence, highest) = (step.bookmark.sequence, self.highest());
             let follows = step.follows.map(|follows| follows.min(sequence - 1));
+            self.passed.remove(&sequence);
             if sequence > highest {
                 self.missing.extend(highest + 1..=follows.unwrap_or(0));
+                self.passed.extend(follows.map_or(sequence, |follows| follows.max(highest) + 1)..sequence);
             } else if self.missing.remove(&sequence) {
                 let unused = (follows.unwrap_or(sequence) + 1..sequence).rev();
-                unused
-                    .take_while(|sequence| self.missing.contains(sequence))
-                    .collect::<Vec<_>>()
-                    .iter()
-                    .for_each(|sequence| {
-                        self.missing.remove(sequence);
-                    });
+                let unused: Vec<u64> = unused.take_while(|unused| self.missing.contains(unused)).collect();
+                self.missing.retain(|sequence| !unused.contains(sequence));
+                self.passed.extend(unused);
             }
             self.runs.insert(sequence, step.run);
             self.sum = self.sum.wrapping_add(step.hash());
@@ -408,7 +525,7 @@ mod tests {
                         let Some(sequence) = unused.get(at.index(unused.len().max(1))) else { continue };
                         if known.has_in_run(*sequence) {
                             // No record of the current run has it, so no such record can come.
-                            prop_assert!(!model.missing.contains(sequence));
+                            prop_assert!(!model.missing.contains(sequence) && !model.passed.contains(sequence));
                             continue;
                         }
                         (*sequence, run, back)
@@ -421,13 +538,23 @@ mod tests {
                 prop_assert_eq!(known.highest, model.highest());
                 prop_assert_eq!(Some(&known.run), model.runs.get(&known.highest));
                 prop_assert_eq!(known.sum, model.sum);
-                let holes = known.holes().iter().flat_map(|(first, last)| *first..=*last);
-                prop_assert_eq!(holes.collect::<BTreeSet<_>>(), model.missing.clone());
-                prop_assert_eq!(known.holes.is_none(), model.missing.is_empty());
+                let single = |ranges: &[(u64, u64)]| -> BTreeSet<u64> {
+                    ranges.iter().flat_map(|(first, last)| *first..=*last).collect()
+                };
+                prop_assert_eq!(single(known.holes()), model.missing.clone());
+                let is_merged = known.lacking.as_ref().is_some_and(|lacking| lacking.passed.wide_through > 0);
+                let passed = single(known.passed());
+                prop_assert!(model.passed.is_subset(&passed), "{:?}", known);
+                prop_assert!(is_merged || passed == model.passed, "{:?}", known);
+                prop_assert_eq!(known.lacking.is_none(), model.missing.is_empty() && passed.is_empty());
+                let wide_through = known.lacking.as_ref().map_or(0, |lacking| lacking.passed.wide_through);
                 let lacked = (1..=known.highest + 1).filter(|sequence| known.lacks(*sequence));
-                let wide_through = known.holes.as_ref().map_or(0, |holes| holes.wide_through);
-                let missing = model.missing.range(wide_through + 1..).copied();
-                prop_assert!(lacked.eq(missing), "{:?}", known);
+                let passed = model.passed.range(wide_through + 1..).copied();
+                let expected: BTreeSet<u64> = model.missing.iter().copied().chain(passed).collect();
+                prop_assert_eq!(lacked.collect::<BTreeSet<_>>(), expected);
+                let may_lack = |sequence: &u64| known.may_lack(*sequence);
+                let first = (7..=known.highest).find(may_lack);
+                prop_assert_eq!(known.first_lacking_after(6), first);
                 for (sequence, run) in &model.runs {
                     prop_assert!(!known.has_in_run(*sequence) || *run == known.run, "{} {:?}", sequence, known);
                 }
@@ -435,30 +562,88 @@ mod tests {
         }
 
         #[test]
-        fn merged_holes_are_never_too_narrow(
-            firsts in prop::collection::btree_set(1u64..4000, 65..200),
-            fills in prop::collection::vec(1u64..4000, 0..100),
+        fn merged_ranges_are_never_too_narrow(
+            steps in prop::collection::btree_map(1u64..900, (any::<bool>(), any::<bool>()), 65..250),
+            fills in prop::collection::vec((1u64..2700, 0u64..5), 0..50),
         ) {
-            let (mut known, mut missing) = (Known::new(PublisherId(7)), BTreeSet::new());
-            for first in firsts {
-                // The next record follows a hole of one sequence.
-                let sequence = first * 3;
-                missing.extend(known.highest + 1..sequence);
-                known.take(&step(sequence, 1, Some(sequence - 1), false), true);
-                prop_assert!(known.holes().len() <= HOLES_MAX);
+            let (mut known, mut model) = (Known::new(PublisherId(7)), Model::default());
+            for (place, (follows_hole, passes_over)) in steps {
+                // The next record follows a hole of some sequences, was passed over some, or both.
+                let sequence = place * 3;
+                let follows = match (follows_hole, passes_over) {
+                    (true, true) => sequence - 2,
+                    (true, false) => sequence - 1,
+                    (false, _) => known.highest,
+                };
+                let step = step(sequence, 1, Some(follows), false);
+                known.take(&step, true);
+                model.take(&step);
             }
-            for sequence in fills {
-                if missing.remove(&sequence) {
-                    known.take(&step(sequence, 1, Some(sequence - 1), true), true);
+            for (sequence, back) in [(0, 0)].into_iter().chain(fills) {
+                let lacks = model.missing.contains(&sequence) || model.passed.contains(&sequence);
+                if lacks {
+                    let step = step(sequence, 1, Some(sequence.saturating_sub(back)), true);
+                    known.take(&step, true);
+                    model.take(&step);
                 }
-                prop_assert!(known.holes().len() <= HOLES_MAX);
-                prop_assert!(missing.iter().all(|sequence| known.is_in_hole(*sequence)));
-                let mut lacked = (1..12_000).filter(|sequence| known.lacks(*sequence));
-                prop_assert!(lacked.all(|sequence| missing.contains(&sequence)));
-                let ranges = Holes::new(known.holes().to_vec(), known.highest, 0);
-                prop_assert!(ranges.is_some() || known.holes().is_empty());
+                let lacking = known.lacking.as_deref().cloned().unwrap_or_default();
+                prop_assert!(known.holes().len() <= HOLES_MAX && known.passed().len() <= PASSED_MAX);
+                prop_assert!(lacking.passed.ranges.capacity() <= PASSED_MAX);
+                for sequence in 1..2703 {
+                    let is_there = model.runs.contains_key(&sequence);
+                    let lacks = model.missing.contains(&sequence) || model.passed.contains(&sequence);
+                    prop_assert!(known.may_lack(sequence) || !lacks, "{sequence}");
+                    prop_assert!(!known.lacks(sequence) || lacks, "{sequence}");
+                    prop_assert!(!known.has_in_run(sequence) || is_there, "{sequence}");
+                }
+                let holes = Ranges::<HOLES_MAX, 2>::new(known.holes().to_vec(), known.highest, 0);
+                let passed = Ranges::<PASSED_MAX, PASSED_MERGED>::new(known.passed().to_vec(), known.highest, 0);
+                prop_assert!(holes.is_some() && passed.is_some());
             }
         }
+    }
+
+    #[test]
+    fn what_a_publisher_passed_over_is_lacked_until_a_late_record_has_it() {
+        let mut known = Known::new(PublisherId(7));
+        for (sequence, follows) in [(3, 2), (5, 3), (9, 6)] {
+            known.take(&step(sequence, 4, Some(follows), false), true);
+        }
+        assert_eq!((known.holes(), known.passed()), (&[(1, 2), (6, 6)][..], &[(4, 4), (7, 8)][..]));
+        assert_eq!([3, 4, 5, 7, 9, 10].map(|at| known.lacks(at)), [false, true, false, true, false, false]);
+        assert_eq!([4, 5, 8].map(|at| known.has_in_run(at)), [false, true, false]);
+        assert_eq!([0, 2, 4, 6, 7, 8].map(|after| known.first_lacking_after(after)), {
+            [Some(1), Some(4), Some(6), Some(7), Some(8), None]
+        });
+        assert_eq!([4, 6, 8].map(|at| known.lacking_at(at)), [Some((4, 4)), Some((6, 6)), Some((7, 8))]);
+        assert_eq!(known.exact_holes().collect::<Vec<_>>(), [(1, 2), (6, 6)]);
+        for sequence in [4, 7] {
+            known.take(&step(sequence, 4, Some(sequence - 1), true), true);
+            assert!(known.has_in_run(sequence));
+        }
+        assert_eq!((known.holes(), known.passed()), (&[(1, 2), (6, 6)][..], &[(8, 8)][..]));
+        // Two of a hole were not used.
+        known.take(&step(20, 4, Some(19), false), true);
+        known.take(&step(15, 4, Some(12), true), true);
+        assert_eq!(known.holes(), [(1, 2), (6, 6), (10, 12), (16, 19)]);
+        assert_eq!(known.passed(), [(8, 8), (13, 14)]);
+        // A record of an earlier version does not say what it follows.
+        known.take(&step(30, 0, None, false), true);
+        assert_eq!(known.passed(), [(8, 8), (13, 14)]);
+    }
+
+    #[test]
+    fn a_program_that_skips_a_sequence_before_each_message_costs_a_kilobyte() {
+        let mut known = Known::new(PublisherId(7));
+        for number in 1..10_000 {
+            known.take(&step(2 * number, 0, Some(2 * number - 2), false), true);
+            let ranges = &known.lacking.as_ref().unwrap().passed.ranges;
+            assert!(ranges.capacity() * size_of::<(u64, u64)>() <= 1024);
+        }
+        let passed = known.passed();
+        assert!((PASSED_MAX / 2..=PASSED_MAX).contains(&passed.len()), "{}", passed.len());
+        assert_eq!(known.first_lacking_after(0), Some(1));
+        assert!(known.lacks(19_997) && !known.lacks(19_996) && !known.lacks(3) && known.may_lack(3));
     }
 
     #[test]
@@ -471,9 +656,10 @@ mod tests {
         }
         assert_eq!((known.highest, known.run, known.run_begin), (30, 3, 5));
         assert_eq!(known.holes(), [(1, 4), (7, 17)]);
+        assert_eq!(known.passed(), [(18, 19), (21, 29)]);
         assert_eq!(
-            [6, 7, 17, 18, 30, 31].map(|at| known.has_in_run(at)),
-            [true, false, false, true, true, false]
+            [6, 7, 17, 18, 20, 30, 31].map(|at| known.has_in_run(at)),
+            [true, false, false, false, true, true, false]
         );
         known.take(&step(12, 3, Some(9), true), true);
         assert_eq!(known.holes(), [(1, 4), (7, 9), (13, 17)]);

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use crate::disk::Disk;
 use crate::error::JournalError;
 use crate::format::{RUNS_SINCE, u32_at, u64_at};
-use crate::knowledge::{Holes, Knowledge, Known};
+use crate::knowledge::{Knowledge, Known, Lacking, Ranges};
 use crate::record::{Position, PublisherId};
 use crate::recover::beginning::Beginning;
 use crate::segment::Segment;
@@ -79,10 +79,13 @@ impl Publishers {
 
 const FILE_NAME: &str = "clients.ack";
 const NAME: &str = "clients";
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 /// Bytes before the entries.
 const HEAD_SIZE: usize = 36;
 const ENTRY_SIZE: usize = 40;
+
+/// It has no sequences that were passed over.
+const VERSION_5: u32 = 5;
 
 /// It does not say which ranges of holes are exact.
 const VERSION_4: u32 = 4;
@@ -223,18 +226,22 @@ impl ClientsFile {
         bytes.extend_from_slice(&(entries.len() as u32).to_le_bytes());
         put(&mut bytes, self.covers.0);
         put(&mut bytes, self.counted_after.unwrap_or_default().0);
-        let with_holes = entries.iter().filter(|known| !known.holes().is_empty());
-        bytes.extend_from_slice(&(with_holes.clone().count() as u32).to_le_bytes());
+        let lacking =
+            entries.iter().filter_map(|known| known.lacking.as_ref().map(|of| (known.publisher, of)));
+        bytes.extend_from_slice(&(lacking.clone().count() as u32).to_le_bytes());
         for Known { publisher, highest, run, run_begin, sum, .. } in &entries {
             [publisher.0, *highest, *run, *run_begin, *sum]
                 .into_iter()
                 .for_each(|value| put(&mut bytes, value));
         }
-        for known in with_holes {
-            put(&mut bytes, known.publisher.0);
-            bytes.extend_from_slice(&(known.holes().len() as u32).to_le_bytes());
-            put(&mut bytes, known.wide_through());
-            for (first, last) in known.holes() {
+        for (publisher, Lacking { holes, passed }) in lacking.map(|(publisher, of)| (publisher, &**of)) {
+            put(&mut bytes, publisher.0);
+            for count in [holes.list().len(), passed.list().len()] {
+                bytes.extend_from_slice(&(count as u32).to_le_bytes());
+            }
+            put(&mut bytes, holes.wide_through());
+            put(&mut bytes, passed.wide_through());
+            for (first, last) in holes.list().iter().chain(passed.list()) {
                 put(&mut bytes, *first);
                 put(&mut bytes, *last);
             }
@@ -244,7 +251,7 @@ impl ClientsFile {
 
     fn decode(head: SidecarHead, content: &[u8]) -> Option<Self> {
         match head.version {
-            VERSION | VERSION_4 => ClientsFile::decode_newest(head, content),
+            VERSION | VERSION_5 | VERSION_4 => ClientsFile::decode_newest(head, content),
             VERSION_3 => {
                 let (fields, entries) = content.split_first_chunk::<HEAD_SIZE_3>()?;
                 let beginning = Beginning { first: Position(u64_at(fields, 0)), number: u32_at(fields, 8) };
@@ -269,7 +276,7 @@ impl ClientsFile {
             let known = knowledge.entry(PublisherId(publisher));
             *known = Known { highest, run, run_begin, sum, ..Known::new(known.publisher) };
         }
-        decode_holes(&mut knowledge, (u32_at(fields, 32), head.version), rest)?;
+        decode_lacking(&mut knowledge, (u32_at(fields, 32), head.version), rest)?;
         Some(ClientsFile {
             durable: head.position,
             beginning: Some(Beginning { first: Position(u64_at(fields, 0)), number: u32_at(fields, 8) }),
@@ -300,22 +307,40 @@ fn uncounted(segments: &[Arc<Segment>]) -> Position {
     older.map_or(removed, |older| older.summary().last)
 }
 
-/// The holes of `count` publishers, which have entries already.
-fn decode_holes(knowledge: &mut Knowledge, (count, version): (u32, u32), mut rest: &[u8]) -> Option<()> {
+/// The sequences that the log lacks of `count` publishers, which have entries already.
+fn decode_lacking(knowledge: &mut Knowledge, (count, version): (u32, u32), mut rest: &[u8]) -> Option<()> {
     for _ in 0..count {
-        let (head, mut ranges) = rest.split_first_chunk::<12>()?;
-        let mut wide_through = u64::MAX;
-        if version > VERSION_4 {
-            let (exact, after) = ranges.split_first_chunk::<8>()?;
-            (wide_through, ranges) = (u64_at(exact, 0), after);
-        }
-        let (ranges, after) = ranges.split_at_checked(u32_at(head, 8) as usize * 16)?;
-        let ranges = ranges.as_chunks::<16>().0.iter().map(|range| (u64_at(range, 0), u64_at(range, 8)));
-        let known = knowledge.find_mut(PublisherId(u64_at(head, 0)))?;
-        known.holes = Some(Box::new(Holes::new(ranges.collect(), known.highest, wide_through)?));
-        rest = after;
+        let publisher = take_u64(&mut rest)?;
+        let hole_count = take_u32(&mut rest)?;
+        let passed_count = if version > VERSION_5 { take_u32(&mut rest)? } else { 0 };
+        let wide_through = if version > VERSION_4 { take_u64(&mut rest)? } else { u64::MAX };
+        let passed_wide_through = if version > VERSION_5 { take_u64(&mut rest)? } else { 0 };
+        let known = knowledge.find_mut(PublisherId(publisher))?;
+        let holes = Ranges::new(take_ranges(&mut rest, hole_count)?, known.highest, wide_through)?;
+        let passed = Ranges::new(take_ranges(&mut rest, passed_count)?, known.highest, passed_wide_through)?;
+        let lacking = Lacking { holes, passed };
+        known.lacking = (!lacking.is_empty()).then(|| Box::new(lacking));
+        known.lacking.as_ref()?;
     }
     rest.is_empty().then_some(())
+}
+
+fn take_u32(rest: &mut &[u8]) -> Option<u32> {
+    let (number, after) = rest.split_first_chunk::<4>()?;
+    *rest = after;
+    Some(u32::from_le_bytes(*number))
+}
+
+fn take_u64(rest: &mut &[u8]) -> Option<u64> {
+    let (number, after) = rest.split_first_chunk::<8>()?;
+    *rest = after;
+    Some(u64::from_le_bytes(*number))
+}
+
+fn take_ranges(rest: &mut &[u8], count: u32) -> Option<Vec<(u64, u64)>> {
+    let (ranges, after) = rest.split_at_checked(count as usize * 16)?;
+    *rest = after;
+    Some(ranges.as_chunks::<16>().0.iter().map(|range| (u64_at(range, 0), u64_at(range, 8))).collect())
 }
 
 /// The entries of an older version: publisher ids and highest sequences.
@@ -355,8 +380,10 @@ mod tests {
         };
         let known = Known { highest: 17, run: 5, run_begin: 4, sum: 6, ..Known::new(PublisherId(2)) };
         clients.knowledge.insert(known);
-        let holes = Holes::new(vec![(2, 3), (7, 9)], 12, 3).map(Box::new);
-        clients.knowledge.insert(Known { highest: 12, holes, ..Known::new(PublisherId(1)) });
+        let holes = Ranges::new(vec![(2, 3), (7, 9)], 12, 3).unwrap();
+        let passed = Ranges::new(vec![(4, 5)], 12, 1).unwrap();
+        let lacking = Some(Box::new(Lacking { holes, passed }));
+        clients.knowledge.insert(Known { highest: 12, lacking, ..Known::new(PublisherId(1)) });
         let numbers =
             |numbers: &[u64]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>();
         let expected = [
@@ -367,8 +394,8 @@ mod tests {
             numbers(&[1, 12, 0, 1, 0]),
             numbers(&[2, 17, 5, 4, 6]),
             numbers(&[1]),
-            2u32.to_le_bytes().to_vec(),
-            numbers(&[3, 2, 3, 7, 9]),
+            [2u32, 1].iter().flat_map(|number| number.to_le_bytes()).collect(),
+            numbers(&[3, 1, 2, 3, 7, 9, 4, 5]),
         ];
         assert_eq!(clients.encode(), expected.concat());
         let read = ClientsFile::decode(head(VERSION), &clients.encode()).unwrap();
@@ -381,21 +408,26 @@ mod tests {
     }
 
     #[test]
-    fn in_a_file_of_version_4_every_range_of_holes_may_be_too_wide() {
+    fn files_of_versions_4_and_5_have_holes_and_nothing_that_was_passed_over() {
         let mut clients = ClientsFile::default();
-        let holes = Holes::new(vec![(2, 3), (7, 9)], 12, 3).map(Box::new);
-        clients.knowledge.insert(Known { highest: 12, holes, ..Known::new(PublisherId(1)) });
+        let holes = Ranges::new(vec![(2, 3), (7, 9)], 12, 3).unwrap();
+        let lacking = Some(Box::new(Lacking { holes, passed: Ranges::default() }));
+        clients.knowledge.insert(Known { highest: 12, lacking, ..Known::new(PublisherId(1)) });
         let mut bytes = clients.encode();
-        // Publisher, count, and then the sequence that version 4 lacks.
-        let at = bytes.len() - 4 * 8 - 8;
-        bytes.drain(at..at + 8);
+        // Publisher, the two counts, and then the two sequences.
+        let counts = bytes.len() - 4 * 8 - 2 * 8 - 2 * 4;
+        bytes.drain(counts + 16..counts + 24);
+        bytes.drain(counts + 4..counts + 8);
+        let read = ClientsFile::decode(head(5), &bytes).unwrap();
+        assert_eq!(entries(&read), entries(&clients));
+        let known = read.knowledge.find(PublisherId(1)).unwrap();
+        assert!(known.lacks(8) && known.may_lack(3) && !known.lacks(3));
+        // Version 4 does not say which holes are exact.
+        bytes.drain(counts + 4..counts + 12);
         let read = ClientsFile::decode(head(4), &bytes).unwrap();
         let known = read.knowledge.find(PublisherId(1)).unwrap();
-        assert_eq!((known.holes(), known.wide_through()), (&[(2, 3), (7, 9)][..], u64::MAX));
-        assert!(known.is_in_hole(8) && !known.lacks(8));
-        let again = ClientsFile::decode(head(5), &clients.encode()).unwrap();
-        let known = again.knowledge.find(PublisherId(1)).unwrap();
-        assert!(known.lacks(8) && !known.lacks(3));
+        assert_eq!(known.holes(), [(2, 3), (7, 9)]);
+        assert!(known.may_lack(8) && !known.lacks(8) && known.exact_holes().next().is_none());
     }
 
     #[test]
@@ -412,7 +444,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_file_or_damaged(
-            version in 3u32..6,
+            version in 3u32..7,
             // Small numbers, so that many of them are counts that fit.
             bytes in prop::collection::vec(prop_oneof![8 => Just(0u8), 2 => 0u8..4, 1 => any::<u8>()], 0..200),
         ) {

@@ -10,7 +10,8 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use quire_journal::{
-    AllTopics, Appended, Bookmark, Journal, JournalError, NewRecord, Position, PublisherId, Reader, Timestamp,
+    AllTopics, Appended, Bookmark, Held, Journal, JournalError, NewRecord, Position, PublisherId, Reader,
+    Timestamp,
 };
 
 use super::entitlement::Nameable;
@@ -220,21 +221,25 @@ impl Log {
     }
 
     /// The first sequence of a publisher after `persisted` that the log may lack although it has
-    /// later ones, when a message of this run could fill the hole. Without replication, the log
-    /// knows no holes.
-    pub fn first_hole_after(&self, publisher: PublisherId, persisted: u64, run: u64) -> Option<u64> {
+    /// later ones, when a message of this run could have it. Without replication, the log knows of
+    /// none.
+    pub fn first_lacking_after(&self, publisher: PublisherId, persisted: u64, run: u64) -> Option<u64> {
         if !self.has_links {
             return None;
         }
-        let hole = self.journal.holes(publisher).iter().find(|(_, last)| *last > persisted);
         let current = self.journal.current_run(publisher);
         let is_own = run == 0 || current == 0 || run == current;
-        hole.filter(|_| is_own).map(|(first, _)| (*first).max(persisted + 1))
+        self.journal.first_lacking_after(publisher, persisted).filter(|_| is_own)
     }
 
     /// Whether the log may lack a message although it has later ones of its publisher.
     pub fn may_lack(&self, bookmark: Bookmark) -> bool {
         self.has_links && self.journal.hole_at(bookmark).is_some()
+    }
+
+    /// As [`Log::may_lack`], when this is certain.
+    pub fn lacks(&self, bookmark: Bookmark) -> bool {
+        self.has_links && self.journal.held(bookmark) == Held::Missing
     }
 
     /// The sequence of the next record when its publisher sends none.

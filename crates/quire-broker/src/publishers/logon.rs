@@ -102,13 +102,14 @@ impl Publishers {
             publisher.rewind(persisted);
             last_sequence = last_sequence.min(persisted);
             refused.retain(|(sequence, _)| *sequence <= persisted);
-        } else if let Some(first) = cx.log.first_hole_after(publisher.id, persisted, run) {
-            // The log lacks messages of this run that no instance has confirmed. They are recorded
-            // when the client sends them again.
+        } else if let Some(first) = cx.log.first_lacking_after(publisher.id, persisted, run) {
+            // The log lacks messages of this run that no instance has confirmed: they are in a
+            // hole, or were passed over. Each gets its own answer when the client sends it again.
             publisher.rewind(first - 1);
             last_sequence = last_sequence.min(first - 1);
             refused.retain(|(sequence, _)| *sequence < first);
         }
+        publisher.begin_sending();
         let message_size_max = cx.transport_of(id).max_message_size;
         let logged_on = LoggedOn {
             version: cx.clients.sessions.all[id].outbox.encoder().version(),

@@ -24,6 +24,8 @@ pub(crate) struct Publisher {
     pub(crate) session: Option<SessionId>,
     /// Sequences up to here were seen: recorded, delivered unrecorded, or refused.
     highest: u64,
+    /// The highest sequence seen when the connection began to send.
+    highest_before: u64,
     /// The run of the connection; 0 = none.
     run: u64,
     /// The last sequence below the next one that is in the log here, or on the instance that
@@ -111,6 +113,7 @@ impl Publisher {
             derived,
             session: None,
             highest,
+            highest_before: highest,
             run: 0,
             followed: 0,
             sent: 0,
@@ -153,6 +156,17 @@ impl Publisher {
         self.acked_at = None;
     }
 
+    /// The connection sends its messages from now on.
+    pub(crate) fn begin_sending(&mut self) {
+        self.highest_before = self.highest;
+    }
+
+    /// Whether the sequence is not above one that the connection has sent. Each sequence of a
+    /// connection is higher than the one before, so the message was sent before, or never.
+    pub(crate) fn has_sent(&self, sequence: u64) -> bool {
+        sequence > self.highest_before && sequence <= self.highest
+    }
+
     /// Whether its sequence would increase by more than `usual`.
     pub(crate) fn jumps_to(&self, sequence: u64, usual: u64) -> bool {
         sequence.saturating_sub(self.highest) > usual
@@ -191,10 +205,10 @@ impl Publisher {
         Numbering { run, follows: is_said.then_some(self.followed) }
     }
 
-    /// As [`Publisher::numbering`], for a message in a hole of the log that begins with `first`. A
-    /// client sends its messages in order, so it has used no sequence between the last one that it
-    /// sent and this one. A client of an earlier version does not say which ones were acknowledged
-    /// before.
+    /// As [`Publisher::numbering`], for a message that the log lacks although it has later ones. It
+    /// is in a hole, or among sequences that were passed over, from `first` on. A client sends its
+    /// messages in order, so it has used no sequence between the last one that it sent and this
+    /// one. A client of an earlier version does not say which ones were acknowledged before.
     pub(crate) fn late_numbering(&self, sequence: u64, is_numbered: bool, first: u64) -> Numbering {
         let before = sequence.saturating_sub(1);
         let follows = match self.run {

@@ -83,6 +83,7 @@ mod replication_faults;
 mod replication_gap;
 mod replication_holes;
 mod replication_members;
+mod replication_passed_over;
 mod replication_places;
 mod replication_retained;
 mod replication_runs;

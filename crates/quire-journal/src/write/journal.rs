@@ -108,7 +108,8 @@ pub enum Appended {
 pub enum Held {
     /// It is above the highest sequence of its publisher: the log lacks it.
     No,
-    /// The log lacks it, and has higher sequences of its publisher.
+    /// The log lacks it, and has higher sequences of its publisher: it is in a hole, or was passed
+    /// over.
     Missing,
     /// The log has it, of this run.
     OfRun(u64),
@@ -553,7 +554,7 @@ impl Journal {
     }
 
     /// A sequence of the publisher from here to its highest one is of its current run, unless it is
-    /// in a hole.
+    /// in a hole or was passed over.
     pub fn run_begin(&self, publisher: PublisherId) -> u64 {
         self.knowledge.find(publisher).map_or(1, |known| known.run_begin)
     }
@@ -565,12 +566,21 @@ impl Journal {
         self.knowledge.find(publisher).map_or(&[], Known::holes)
     }
 
-    /// The hole with this sequence of the publisher: its first and its last sequence. The log may
-    /// have messages in a merged one.
+    /// The hole, or the range of sequences that were passed over, with this sequence of the
+    /// publisher: its first and its last sequence. The log may have messages in a merged one.
     pub fn hole_at(&self, bookmark: Bookmark) -> Option<(u64, u64)> {
-        let holes = self.holes(bookmark.publisher);
-        let at = holes.partition_point(|(_, last)| *last < bookmark.sequence);
-        holes.get(at).copied().filter(|(first, _)| *first <= bookmark.sequence)
+        self.knowledge.find(bookmark.publisher)?.lacking_at(bookmark.sequence)
+    }
+
+    /// The first sequence of the publisher after `after` that is in a hole or was passed over. The
+    /// log may have it when it is in a merged range.
+    pub fn first_lacking_after(&self, publisher: PublisherId, after: u64) -> Option<u64> {
+        self.knowledge.find(publisher)?.first_lacking_after(after)
+    }
+
+    /// Whether the log may lack sequences of the publisher below the highest one.
+    pub fn may_lack_any(&self, publisher: PublisherId) -> bool {
+        self.knowledge.find(publisher).is_some_and(|known| known.lacking.is_some())
     }
 
     /// Adds a topic to the log before its first record, if the log has fewer than `count_max`

@@ -28,6 +28,14 @@ struct OfPublisher {
     highest: u64,
     run: u64,
     missing: BTreeSet<u64>,
+    /// Sequences that its publisher passed over.
+    passed: BTreeSet<u64>,
+}
+
+impl OfPublisher {
+    fn lacks(&self, sequence: u64) -> bool {
+        self.missing.contains(&sequence) || self.passed.contains(&sequence)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -119,14 +127,17 @@ impl Pair {
             assert_eq!(self.journal.append(&record).unwrap(), Appended::Duplicate { highest: of.highest });
         }
         assert_eq!(self.journal.append_late(&record).unwrap(), Appended::Recorded(position));
+        of.passed.remove(&sequence);
         if is_late {
             if of.missing.remove(&sequence) {
                 let unused = (follows.map_or(sequence, |follows| follows + 1)..sequence).rev();
                 let unused: Vec<u64> = unused.take_while(|unused| of.missing.contains(unused)).collect();
                 of.missing.retain(|sequence| !unused.contains(sequence));
+                of.passed.extend(unused);
             }
         } else {
             of.missing.extend(of.highest + 1..=follows.unwrap_or(0));
+            of.passed.extend(follows.map_or(sequence, |follows| follows.max(of.highest) + 1)..sequence);
             (of.highest, of.run) = (sequence, run);
         }
         self.list.push(Known { position, publisher, sequence, run, is_late });
@@ -145,9 +156,9 @@ impl Pair {
         let sequence = lacking[at.index(lacking.len())];
         match self.journal.held(Bookmark { publisher: PublisherId(publisher), sequence }) {
             // The publisher used no such sequence in this run.
-            Held::OfRun(known) => assert_eq!((known, of.missing.contains(&sequence)), (of.run, false)),
+            Held::OfRun(known) => assert_eq!((known, of.lacks(sequence)), (of.run, false)),
             Held::Missing => {
-                assert!(of.missing.contains(&sequence), "{sequence}");
+                assert!(of.lacks(sequence), "{sequence}");
                 self.append(publisher, sequence, Some((run, 1)));
             }
             Held::Unknown { after } => {
@@ -172,7 +183,7 @@ impl Pair {
                 match self.journal.held(Bookmark { publisher: id, sequence }) {
                     Held::No => assert!(sequence > of.highest),
                     Held::OfRun(run) => assert!(known.is_none_or(|known| known.run == run), "{sequence}"),
-                    Held::Missing => assert!(of.missing.contains(&sequence), "{sequence}"),
+                    Held::Missing => assert!(known.is_none() && of.lacks(sequence), "{sequence}"),
                     Held::Unknown { .. } => assert!(sequence <= of.highest),
                 }
             }

@@ -190,6 +190,7 @@ impl Cast {
         }
         let validates = apart(0x0077).percent(50);
         let ledger = Ledger::new(topics.clone(), canary, last_values.number());
+        let first_late = if is_alone { usize::MAX } else { FIRST_VISITOR };
         Cast {
             setup: Setup {
                 backlog_max,
@@ -203,7 +204,7 @@ impl Cast {
             clients,
             visitors,
             operator,
-            auditor: Auditor::new(canary, random.number(), validates, ledger),
+            auditor: Auditor::new(canary, random.number(), validates, first_late, ledger),
         }
     }
 }

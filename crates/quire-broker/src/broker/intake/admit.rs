@@ -102,13 +102,18 @@ impl Intake<'_> {
         Ok((topic, table.map_err(|reason| refused(record, &reason))?))
     }
 
-    /// Whether the message of a client was taken before.
+    /// Whether the message of a client was taken before. A merged range of sequences that the log
+    /// may lack does not say this for the messages of the connection itself: they may not be on the
+    /// disk yet.
     #[inline(always)]
     pub(super) fn is_duplicate(&mut self, key: PublisherKey, sequence: u64) -> bool {
         let Some(publisher) = self.publishers.get_mut(key) else { return true };
         publisher.is_duplicate(sequence)
             && (self.cx.log.failure.is_none() || sequence <= publisher.persisted())
-            && !self.cx.log.may_lack(Bookmark::new(publisher.id, sequence))
+            && !match publisher.has_sent(sequence) {
+                true => self.cx.log.lacks(Bookmark::new(publisher.id, sequence)),
+                false => self.cx.log.may_lack(Bookmark::new(publisher.id, sequence)),
+            }
     }
 }
 

@@ -268,16 +268,16 @@ impl Intake<'_> {
             Held::Missing => below,
             Held::OfRun(run) => Here::Record { run },
             Held::Unknown { .. } => {
-                // A range of holes may be too wide, and never too narrow.
-                let is_in_hole = journal.hole_at(bookmark).is_some();
+                // A range of lacking sequences may be too wide, and never too narrow.
+                let is_lacking = journal.hole_at(bookmark).is_some();
                 // For a message that its program numbered, the sequence decides.
-                if run == 0 && !is_in_hole {
+                if run == 0 && !is_lacking {
                     return Here::Record { run: 0 };
                 }
                 let recent = self.links.recent(bookmark).map(InLog::Record);
                 match recent.unwrap_or_else(|| look_up(&self.cx.log.reader, bookmark)) {
                     InLog::Record(record) => Here::Record { run: record.run },
-                    InLog::Nothing if is_in_hole => below,
+                    InLog::Nothing if is_lacking => below,
                     // It was removed, cannot be read, or is not on the disk yet. It counts as a
                     // message of the current run.
                     InLog::Removed | InLog::Nothing if run == 0 || run == current_run => Here::Record { run },

@@ -32,10 +32,10 @@ impl Intake<'_> {
             && self.cx.log.highest_sequence(publisher).is_some_and(|highest| publish.sequence <= highest)
     }
 
-    /// Whether the holes around a record of another instance can be merged while it is not on the
-    /// disk. The journal then does not know whether the log has it.
+    /// Whether the ranges of lacking sequences around a record of another instance can be merged
+    /// while it is not on the disk. The journal then does not know whether the log has it.
     fn is_between(&self, origin: Origin<'_>, bookmark: Bookmark) -> bool {
-        matches!(origin, Origin::Peer { .. }) && !self.cx.log.journal.holes(bookmark.publisher).is_empty()
+        matches!(origin, Origin::Peer { .. }) && self.cx.log.journal.may_lack_any(bookmark.publisher)
     }
 
     /// The time by which a message or a delete is ordered among the changes of its keys on all
