@@ -1,6 +1,7 @@
 //! Bookmark subscriptions: where they begin, that nothing is missing and nothing comes twice, and
 //! `completed` (docs/replay.md).
 
+use quire_broker::Access;
 use quire_command::*;
 use quire_journal::{PublisherId, Timestamp};
 
@@ -358,17 +359,22 @@ fn a_replay_of_a_topic_that_the_log_does_not_have_gets_a_note() {
     pair.publish(1, 1, "orders", "1");
     pair.turn();
     pair.client(2, "reader");
+    pair.connect_as(3, Access::Internal);
+    pair.log_on(3, "action");
+    pair.turn();
+    pair.take(3);
     let mut number = 0;
-    let mut note_of = |pair: &mut Pair, topic: &str, bookmark: Option<&str>| {
+    let mut note_of = |pair: &mut Pair, client: u64, topic: &str, bookmark: Option<&str>| {
         number += 1;
-        pair.subscribe(2, &Subscribe { bookmark, ..subscribe(number, topic) });
+        pair.subscribe(client, &Subscribe { bookmark, ..subscribe(number, topic) });
         pair.turn();
-        assert_eq!(pair.take(2)[0], ack(AckKind::Processed, number, number));
-        pair.clients[&2].note.clone()
+        assert_eq!(pair.take(client)[0], ack(AckKind::Processed, number, number));
+        pair.clients[&client].note.clone()
     };
     let expected = "the log has no message of the topic \"ordres\"";
     for bookmark in ["0", "20200101T000000Z", "4711|1|"] {
-        assert_eq!(note_of(&mut pair, "ordres", Some(bookmark)), expected, "{bookmark}");
+        assert_eq!(note_of(&mut pair, 2, "ordres", Some(bookmark)), expected, "{bookmark}");
+        assert_eq!(note_of(&mut pair, 3, "ordres", Some(bookmark)), "", "the server knows its topics");
     }
     for (topic, bookmark) in [
         ("ordres", None),
@@ -380,6 +386,6 @@ fn a_replay_of_a_topic_that_the_log_does_not_have_gets_a_note() {
         ("jobs", Some("0")),
         ("dead", Some("0")),
     ] {
-        assert_eq!(note_of(&mut pair, topic, bookmark), "", "{topic} {bookmark:?}");
+        assert_eq!(note_of(&mut pair, 2, topic, bookmark), "", "{topic} {bookmark:?}");
     }
 }

@@ -5,6 +5,7 @@
 
 use quire_journal::Position;
 
+use crate::Access;
 use crate::bookmarks::{Bookmarks, LogPlan};
 use crate::context::Context;
 use crate::entitlement::{Grant, TopicSelect};
@@ -104,6 +105,8 @@ impl Plan {
             return Err(Refused::new(Code::NotJournaled, reason));
         }
         let range = log.as_ref().and_then(LogPlan::range);
+        // The server itself does not misspell a name.
+        let range = range.filter(|_| cx.session(id).access != Access::Internal);
         let note = range.and_then(|range| note_about(cx, queues, &selector, range));
         let joined = if log.is_some() { Vec::new() } else { queues.matching(&selector) };
         let queues = queues.visible(cx, id, joined, filter.as_ref(), grant)?;
