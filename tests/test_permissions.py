@@ -29,6 +29,9 @@ config = quire.Config(
     queue=[{"name": "jobs", "message_type": "json"}],
     admin={"address": "127.0.0.1:0", "interval": "1s"},
     sow_topic=[{"name": "last", "message_type": "json", "key": ["/id"]}],
+    # The first files of the server: they make the directory of the data, too.
+    logging={"target": "file", "file": "logs/quire.log"},
+    action={"name": "count", "on": {"publish": {"topic": "jobs"}}, "do": ["rotate_logs"]},
 )
 with quire.Server(config) as server:
     with quire.Client(
@@ -54,7 +57,17 @@ def test_nobody_else_can_read_what_quire_writes(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, check=True, timeout=PATIENCE)
     paths = sorted(tmp_path.rglob("*"))
     names = {path.name for path in paths}
-    assert {"p.store", "b.store", "users.toml", "data", "archive", "clients.ack", "statistics.db"} <= names
+    assert {
+        "p.store",
+        "b.store",
+        "users.toml",
+        "data",
+        "archive",
+        "clients.ack",
+        "statistics.db",
+        "quire.log",
+        "actions",
+    } <= names
     assert any(path.parent.name == "archive" for path in paths), "a file was archived"
     for path in paths:
         open_to_others = stat.S_IMODE(path.stat().st_mode) & 0o077

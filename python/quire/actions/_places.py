@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from quire._directories import make_directory
 from quire.actions._check import Part
 from quire.client._stores import BookmarkStore
 
@@ -27,7 +28,7 @@ class Places:
     def __init__(self, config: Config, wanted: list[str]) -> None:
         """`wanted`: the names of all places. The others are forgotten. Raises `OSError`."""
         directory = config.data_directory / _DIRECTORY
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(directory)
         self._file = directory / "begun.json"
         self.store = BookmarkStore(directory / "places")
         begun = _read(self._file)

@@ -21,6 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from quire._directories import make_directory
 from quire.admin._host import timestamp
 from quire.admin._metrics import NODES, Metric, Node
 from quire.server._log import line
@@ -408,7 +409,7 @@ def _open(path: Path | None) -> sqlite3.Connection:
         connection.executescript(_SCHEMA)
         return connection
     # The names of clients and topics are in it. The files that SQLite adds have the same mode.
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_directory(path.parent)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     try:
         return _opened(path)

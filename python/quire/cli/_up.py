@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
+from quire._directories import make_directory
 from quire._errors import ConfigError, QuireError
 from quire._process import StopSignals
 from quire.client._blocking import Observer
@@ -84,7 +85,7 @@ def _locked(directory: Path) -> Iterator[None]:
         raise ConfigError(f"{directory} is a file: name a directory", key="directory")
     if directory.is_dir() and any(directory.iterdir()) and not any(directory.glob("instance-*.toml")):
         raise ConfigError(f"{directory} has other files, and no instances: name another one", key="directory")
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_directory(directory)
     with open(directory / "up.lock", "w") as lock:
         try:
             import fcntl

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from quire._directories import make_directory
 from quire.config._logging import PLACEHOLDERS, Logging
 
 _MODE: Final = stat.S_IRUSR | stat.S_IWUSR
-_DIRECTORY_MODE: Final = stat.S_IRWXU
 _COMPRESSED: Final = ".gz"
 #: A file that is being compressed. After a crash, it is made again.
 _UNFINISHED: Final = ".gz.part"
@@ -87,7 +87,7 @@ class LogFiles:
             if taken and (is_compressed or is_next or self._is_full(name, number)):
                 number += 1
         path = self._directory / _numbered(name, number)
-        self._directory.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        make_directory(self._directory)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _MODE)
         self.close()
         self._descriptor, self.path, self._begun = descriptor, path, name
