@@ -637,6 +637,17 @@ def test_names_and_groups_survive_the_file(tmp_path: Path) -> None:
     assert Users.load(tmp_path / "users.toml").by_name == users.by_name
 
 
+def test_a_symbolic_link_to_the_file_remains(tmp_path: Path) -> None:
+    file, link = tmp_path / "mounted" / "users.toml", tmp_path / "users.toml"
+    file.parent.mkdir()
+    Users([]).save(file)
+    link.symlink_to(file)
+    Users([User("anna")]).save(link)
+    assert link.is_symlink()
+    assert list(Users.load(file).by_name) == ["anna"]
+    assert list(file.parent.iterdir()) == [file]
+
+
 def test_a_file_that_is_replaced_keeps_its_owner(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root may change the owner of a file")

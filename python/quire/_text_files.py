@@ -10,7 +10,9 @@ from pathlib import Path
 
 
 def replace_text(path: Path, text: str, *, keeps_mode: bool = False) -> None:
-    """Replaces a file at once. It keeps its owner. `keeps_mode`: and its mode, otherwise only the owner may read it."""
+    """Replaces a file at once. It keeps its owner. `keeps_mode`: and its mode, otherwise only the owner may read it.
+    A symbolic link remains, and the file that it names is replaced."""
+    path = Path(os.path.realpath(path))
     # A temporary file is readable by its owner only.
     number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

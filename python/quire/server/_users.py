@@ -109,7 +109,7 @@ def locked(path: Path) -> Iterator[None]:
     import fcntl
 
     # The file itself is replaced, so its directory is locked.
-    number = os.open(path.parent, os.O_RDONLY)
+    number = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY)
     try:
         fcntl.flock(number, fcntl.LOCK_EX)
         yield
