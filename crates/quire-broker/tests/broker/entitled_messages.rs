@@ -282,6 +282,35 @@ fn a_select_list_hides_fields_from_messages_filters_and_orders() {
 }
 
 #[test]
+fn a_filter_that_deletes_sees_the_visible_fields_only() {
+    for topic in ["state", "^sta"] {
+        let mut pair = with_entries(vec![
+            EntrySettings {
+                select: Some("-/salary".into()),
+                ..entry(&[Right::Delete, Right::Query], "state")
+            },
+            EntrySettings { select: Some("-/salary".into()), ..entry(&[Right::Delete, Right::Read], "jobs") },
+        ]);
+        pair.publish(1, 11, "state", r#"{"id":"a","salary":2}"#);
+        pair.publish(1, 12, "work", r#"{"id":"a","salary":2}"#);
+        pair.turn();
+        let waiting = pair.figure("jobs", "waiting");
+        let filters = [("/salary = 2", 0), ("MESSAGE_SIZE() > 0", 0), ("/id = 'a'", 1)];
+        for (sequence, (filter, count)) in (1..).zip(filters) {
+            let command = SowDelete { filter: Some(filter), ..delete(5, sequence, topic) };
+            pair.send(2, &Command::SowDelete(command));
+            pair.turn();
+            assert_eq!(pair.clients[&2].detail, count, "{topic} {filter}");
+            let messages = Selection::Matching(filter);
+            pair.send(2, &Command::Settle(Settle { messages, ..settle_all(Verdict::Expire) }));
+            pair.turn();
+            assert_eq!(pair.clients[&2].detail, count, "a queue, {filter}");
+            assert_eq!(pair.figure("jobs", "waiting"), waiting - u64::from(count), "{filter}");
+        }
+    }
+}
+
+#[test]
 fn a_message_that_cannot_be_parsed_is_not_delivered_where_fields_are_hidden() {
     let mut pair =
         with_entries(vec![EntrySettings { select: Some("-/salary".into()), ..entry(&ALL[..3], "^") }]);

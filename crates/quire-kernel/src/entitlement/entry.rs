@@ -76,6 +76,12 @@ impl Right {
         matches!(self, Right::Read | Right::Replay | Right::Query)
     }
 
+    /// Whether a select list has a meaning for it. Of a delete, it limits the fields that the
+    /// filter of the command sees: the number of deleted records would tell the hidden ones.
+    pub(super) fn takes_select(self) -> bool {
+        self.is_of_reading() || self == Right::Delete
+    }
+
     /// Whether a filter has a meaning for it.
     fn takes_filter(self) -> bool {
         self.is_of_reading() || matches!(self, Right::Write | Right::Delete)
@@ -230,7 +236,7 @@ impl Entry {
             match Select::parse(select) {
                 Err(error) => wrong("select", error.to_string()),
                 Ok(_) if replicates => wrong("select", "a link has no select in its right".to_owned()),
-                Ok(_) if !allow.iter().any(|right| right.is_of_reading()) => {
+                Ok(_) if !allow.iter().any(|right| right.takes_select()) => {
                     wrong("select", "no right in allow uses it".to_owned());
                 }
                 Ok(_) => (),

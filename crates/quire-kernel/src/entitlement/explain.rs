@@ -60,7 +60,7 @@ impl Entitlements {
             let decides = entry.matches_user(user, groups) && entry.matches_topic(topic);
             if let Some(allowed) = entry.verdict(right).filter(|_| decides) {
                 let settings = &entry.settings;
-                let select = settings.select.clone().filter(|_| right.is_of_reading());
+                let select = settings.select.clone().filter(|_| right.takes_select());
                 return Explanation {
                     allowed,
                     entry: Some(entry.number),

@@ -62,7 +62,7 @@ impl Limits {
         {
             self.filters.push(filter.as_str().into());
         }
-        if let Some(select) = settings.select.as_ref().filter(|_| right.is_of_reading())
+        if let Some(select) = settings.select.as_ref().filter(|_| right.takes_select())
             && !self.selects.iter().any(|known| **known == **select)
         {
             self.selects.push(select.as_str().into());
