@@ -184,7 +184,11 @@ impl Context {
         let has_more = is_cut || count > PAGE_COUNT_MAX;
         let names = &names[..count.min(PAGE_COUNT_MAX)];
         let known = names.iter().filter(|name| is_known(name));
-        let mut page = Page::of(known.map(|name| self.topics.describe(name)));
+        let mut page = Page::of(known.map(|name| {
+            let mut topic = self.topics.describe(name);
+            topic.queues.retain(|queue| is_known(queue));
+            topic
+        }));
         page.has_more |= has_more;
         (page, names.last().filter(|_| has_more).map(|name| name.to_string()))
     }

@@ -382,6 +382,19 @@ fn subjects_show_what_is_allowed() {
 }
 
 #[test]
+fn a_topic_is_listed_with_the_queues_on_which_the_user_has_a_right() {
+    for (topics, queues) in [("work", vec![]), ("^work|^jobs", vec!["jobs"])] {
+        let mut pair = start(vec![entry(&[Right::Write], topics)]);
+        log_on_as(&mut pair, 2, "anna", "");
+        let subject = Subject::Topics { after: "" };
+        let listed = shown(&mut pair, &Command::Inspect { command: NUMBER, subject });
+        let listed = listed["topics"].as_array().unwrap();
+        let work = listed.iter().find(|topic| topic["topic"] == "work").unwrap();
+        assert_eq!(work["queues"], serde_json::json!(queues), "{topics}");
+    }
+}
+
+#[test]
 fn queues_are_listed_to_users_with_any_right_and_their_figures_to_those_who_may_see_them() {
     for (right, has_figures) in [(Right::Read, false), (Right::Admin, false), (Right::Monitor, true)] {
         let mut config = guarded(vec![entry(&[right], "jobs")]);
