@@ -25,6 +25,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 from quire.admin._metrics import NODE_AT, series_names
 from quire.admin._shown import Shown
+from quire.cli import run
 from quire.testing import TestServer
 from support.waiting import PATIENCE, wait_until
 
@@ -311,6 +312,47 @@ def test_a_user_sees_what_its_rights_allow(tmp_path: Path) -> None:
         carl = ("carl", "carl-secret")
         assert "clients" not in page.get("/quire.json", auth=carl).json()["instance"]
         assert error_of(page.get("/quire/instance/clients.json", auth=carl)) == (403, "not_entitled")
+
+
+def test_a_user_gets_no_answer_that_was_made_for_other_rights(tmp_path: Path) -> None:
+    olga, carl = ("olga", "olga-secret"), ("carl", "carl-secret")
+    with (
+        # Its figures are new enough for every request.
+        started(tmp_path, users=USERS, entitlement=ENTITLEMENT) as server,
+        page_of(server) as page,
+        quire.Client(server.url, **server.options("olga")),
+    ):
+        for path in ("/quire.json", "/quire/instance.json", "/quire/instance.xml"):
+            for first, second in ((olga, carl), (carl, olga)):
+                for user in (first, second, first):
+                    shows_clients = "client_name" in page.get(path, auth=user).text
+                    assert shows_clients == (user is olga), (path, user)
+
+
+def test_consumers_of_a_queue_are_clients(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [*ENTITLEMENT, {"group": "operators", "topic": "jobs", "allow": ["read", "write"]}]
+    with (
+        started(
+            tmp_path, users=USERS, entitlement=entries, queue={"name": "jobs", "message_type": "json"}
+        ) as server,
+        page_of(server) as page,
+        quire.Client(server.url, name="worker-7", **server.options("olga")) as worker,
+    ):
+        worker.publish("jobs", {"id": 1})
+        held = worker.subscribe("jobs").get(PATIENCE)
+        path = "/quire/instance/queues/jobs/details.json"
+        wait_until(lambda: "worker-7" in page.get(path, auth=("olga", "olga-secret")).text)
+        assert error_of(page.get(path, auth=("carl", "carl-secret"))) == (403, "not_entitled")
+        for user, code in (("olga", 0), ("carl", 1)):
+            monkeypatch.setenv("QUIRE_USER", user)
+            monkeypatch.setenv("QUIRE_PASSWORD", f"{user}-secret")
+            assert run(["stats", "queues/jobs/details", "--url", server.url, "--format", "json"]) == code
+            said = capsys.readouterr()
+            assert ("worker-7" in said.out) == (user == "olga")
+            assert ('may not monitor "/quire/clients"' in said.err) == (user == "carl")
+        held.ack()
 
 
 def test_a_user_whose_name_has_a_colon_connects_but_has_no_access_by_basic(tmp_path: Path) -> None:

@@ -88,6 +88,8 @@ pub enum Effect {
         command: u32,
         /// The question, as JSON.
         question: Vec<u8>,
+        /// Whether the answer may have clients: the user may monitor them.
+        shows_clients: bool,
     },
     /// Take no more bytes from it until further notice.
     PauseReading {
@@ -222,8 +224,8 @@ impl Host {
                     Effect::Authenticate { connection, client_name, user, password, token }
                 }
                 Output::Reload { connection, command } => Effect::Reload { connection, command },
-                Output::Statistics { connection, command, question } => {
-                    Effect::Statistics { connection, command, question }
+                Output::Statistics { connection, command, question, shows_clients } => {
+                    Effect::Statistics { connection, command, question, shows_clients }
                 }
                 Output::PauseReading { connection } => Effect::PauseReading { connection },
                 Output::ResumeReading { connection } => Effect::ResumeReading { connection },

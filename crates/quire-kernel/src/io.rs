@@ -239,6 +239,8 @@ pub enum Output {
         command: u32,
         /// The question, as JSON.
         question: Vec<u8>,
+        /// Whether the answer may have clients: the user may monitor them.
+        shows_clients: bool,
     },
     /// An event for the actions of the driver, as JSON.
     Signal(String),

@@ -80,8 +80,9 @@ pub struct Turn {
     logons: Vec<GivenLogon>,
     /// Connections that want the configuration to be read again, and their commands.
     reloads: Vec<(u64, u32)>,
-    /// Connections that ask about the statistics, their commands, and the questions.
-    questions: Vec<(u64, u32, Py<PyBytes>)>,
+    /// Connections that ask about the statistics, their commands, the questions, and whether the
+    /// answers may have clients.
+    questions: Vec<(u64, u32, Py<PyBytes>, bool)>,
     /// Events for the actions, as JSON objects.
     signals: Vec<String>,
     /// Level (of `logging`), id, text, and the fields as a JSON object.
@@ -244,8 +245,9 @@ impl Engine {
                     turn.logons.push((connection.0, client_name, user, text(password), text(token)));
                 }
                 Effect::Reload { connection, command } => turn.reloads.push((connection.0, command)),
-                Effect::Statistics { connection, command, question } => {
-                    turn.questions.push((connection.0, command, PyBytes::new(py, &question).unbind()));
+                Effect::Statistics { connection, command, question, shows_clients } => {
+                    let question = PyBytes::new(py, &question).unbind();
+                    turn.questions.push((connection.0, command, question, shows_clients));
                 }
                 Effect::PauseReading { connection } => turn.pauses.push(connection.0),
                 Effect::ResumeReading { connection } => turn.resumes.push(connection.0),

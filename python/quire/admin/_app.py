@@ -185,10 +185,13 @@ class AdminApp:
         raw_path = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1")
         parts, form = _nodes.split(raw_path.removeprefix("/quire"))
         place = _nodes.find(parts)
-        self.require(request, "monitor", _nodes.resource_of(place.path))
+        for resource in place.resources:
+            self.require(request, "monitor", resource)
         query = request.query_params
         tree, rates = await self.current(), self.figures.rates
-        asked = raw_path, request.scope["query_string"]
+        # The parts of a subtree depend on the rights of the user.
+        seen = {each for each in _nodes.RESOURCES if place.is_subtree and self.may(request, "monitor", each)}
+        asked = raw_path, request.scope["query_string"], frozenset(seen)
         answers: Answers = self._answers
         state: object = tree
         if place.metric is not None and ("t0" in query or "t1" in query):
@@ -214,12 +217,12 @@ class AdminApp:
                 return window.of(node, _nodes.objects_of(node, tree, rates))[0]
 
             def shows(path: str) -> bool:
-                return self.may(request, "monitor", _nodes.resource_of(path))
+                return _nodes.resource_of(path) in seen
 
             body = _whole(place, form, _forms.subtree(place, objects_at, shows), None)
         answer = Response(body, media_type=_forms.TYPES[form], headers=headers)
-        # The parts of a subtree depend on the rights of the user. Details are always new.
-        if place.node is not None and place.metric is not DETAILS:
+        # Details are always new.
+        if place.metric is not DETAILS:
             answers.keep(answer, asked, state)
         return answer
 

@@ -8,10 +8,13 @@ from urllib.parse import quote, unquote
 
 from quire.admin._errors import HTTPError
 from quire.admin._figures import Tree
-from quire.admin._metrics import NODE_AT, NODES, Metric, Node
+from quire.admin._metrics import DETAILS, NODE_AT, NODES, Metric, Node
 
 #: Lists that can be long, and that clients get in parts.
 LISTS = ("instance/topics", "instance/queues", "instance/last_values", "instance/views")
+
+#: The resources of the nodes: each part of the tree needs the right `monitor` on one of them.
+RESOURCES = ("/quire/server", "/quire/clients", "/quire/replication")
 
 #: The forms of an answer, by the end of the path.
 FORMS = ("json", "xml", "csv")
@@ -36,6 +39,18 @@ class Place:
     def is_collection(self) -> bool:
         """Whether it is a list of objects."""
         return self.node is not None and self.node.id is not None and self.id is None
+
+    @property
+    def is_subtree(self) -> bool:
+        """Whether it has nodes below it. The user may lack the right to some of them."""
+        return self.metric is None and self.id is None and not self.is_collection
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The resources on which the right `monitor` is needed to see it."""
+        resource = resource_of(self.path)
+        # The consumers of a queue are clients.
+        return (resource, "/quire/clients") if self.metric is DETAILS else (resource,)
 
     @property
     def encoded(self) -> str:

@@ -41,15 +41,18 @@ class Questions:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="quire-questions")
         self._waiting = threading.Semaphore(_WAITING_MAX)
 
-    def answer(self, question: bytes, done: Done) -> None:
-        """Answers a question on another thread. Any thread may call it."""
+    def answer(self, question: bytes, shows_clients: bool, done: Done) -> None:
+        """Answers a question on another thread. Any thread may call it.
+
+        `shows_clients`: the user has the right `monitor` on `/quire/clients`.
+        """
         if not self._waiting.acquire(blocking=False):
             done(None, "too many questions about the statistics wait; ask again")
             return
 
         def work() -> None:
             try:
-                answer, reason = self._answered(question)
+                answer, reason = self._answered(question, shows_clients)
             except Exception:
                 _log.exception("a question about the statistics was not answered", extra=line("70-0004"))
                 answer, reason = None, "the server has a bug; its log has the cause"
@@ -67,7 +70,7 @@ class Questions:
         """Answers no more questions."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _answered(self, question: bytes) -> tuple[str | None, str]:
+    def _answered(self, question: bytes, shows_clients: bool) -> tuple[str | None, str]:
         try:
             asked = json.loads(question)
             assert isinstance(asked, dict)
@@ -80,6 +83,8 @@ class Questions:
             place = _nodes.find(_nodes.split(path)[0])
             if _nodes.resource_of(place.path) != "/quire/server":
                 return None, f"/quire/{place.path} has its own subject"
+            if "/quire/clients" in place.resources and not shows_clients:
+                return None, 'the user may not monitor "/quire/clients"'
             is_history = "begin" in asked or "end" in asked
             answer = self._samples(place, begin, end) if is_history else {"value": self._value(place)}
         except HTTPError as error:

@@ -149,12 +149,13 @@ class Administration:
         if self._access is not None:
             self._access.forget(selects)
 
-    def answer(self, question: bytes, done: Callable[[str | None, str], None]) -> None:
+    def answer(self, question: bytes, shows_clients: bool, done: Callable[[str | None, str], None]) -> None:
         """Answers a question of a client about the statistics, on another thread.
 
-        `done`: gets the answer as JSON, or `None` and the reason why there is none.
+        `shows_clients`: the user has the right `monitor` on `/quire/clients`. `done`: gets the answer
+        as JSON, or `None` and the reason why there is none.
         """
-        self._questions.answer(question, done)
+        self._questions.answer(question, shows_clients, done)
 
     def asks(self) -> Callable[[Callable[[], None]], None] | None:
         """Lets the HTTP server call a function soon, for the watchdog; `None`: there is none."""

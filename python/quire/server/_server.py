@@ -835,9 +835,9 @@ class Server:
                 self._logons.check(number, connection.transport_number, given)
         for number, command in turn.reloads:
             start_thread(threading.Thread(target=self._reload_for, args=(number, command), daemon=True))
-        for number, command, question in turn.questions:
+        for number, command, question, shows_clients in turn.questions:
             assert self._administration is not None
-            self._administration.answer(question, partial(self._answered, number, command))
+            self._administration.answer(question, shows_clients, partial(self._answered, number, command))
         for number in turn.pauses:
             if (connection := self._connections.get(number)) is not None:
                 connection.set_paused(True)

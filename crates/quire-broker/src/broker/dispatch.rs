@@ -268,8 +268,9 @@ impl Broker {
         let Requester::Client { connection, command, .. } = by else {
             return self.cx.reply(by, AdminReply::refused(Code::BadOption, "the process has them"));
         };
+        let shows_clients = self.cx.may_monitor(by, Resource::Clients.name());
         let (connection, command) = (*connection, *command);
-        self.cx.outputs.push_back(Output::Statistics { connection, command, question });
+        self.cx.outputs.push_back(Output::Statistics { connection, command, question, shows_clients });
     }
 
     /// The driver has answered a question about its statistics.
