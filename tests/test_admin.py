@@ -355,6 +355,32 @@ def test_consumers_of_a_queue_are_clients(
         held.ack()
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("queues/jobs/purge", {"confirm": "jobs", "filtr": "/id = 1"}),
+        ("queues/jobs/redrive", {"filtr": "/id = 1"}),
+        ("last_values/state/delete", {"filter": "1 = 1", "key": "a"}),
+        ("statistics/truncate", {"age": "1d", "filter": ""}),
+        ("entitlements/reset", {"user": "anna"}),
+    ],
+)
+def test_a_request_with_an_unknown_member_changes_nothing(
+    tmp_path: Path, path: str, body: dict[str, Any]
+) -> None:
+    with (
+        started(tmp_path, queue={"name": "jobs", "message_type": "json"}) as server,
+        page_of(server) as page,
+        quire.Client(server.url) as client,
+    ):
+        client.publish("jobs", {"id": 1})
+        client.flush(PATIENCE)
+        answer = page.post(f"/quire/administrator/{path}", json=body)
+        assert error_of(answer) == (400, "bad_value")
+        assert "unknown member" in answer.json()["error"]["reason"]
+        assert client.queue_stats("jobs")["jobs"]["depth"] == 1
+
+
 def test_a_user_whose_name_has_a_colon_connects_but_has_no_access_by_basic(tmp_path: Path) -> None:
     users = {"shop:anna": {"password": "anna-secret"}}
     with started(tmp_path, users=users) as server, page_of(server) as page:

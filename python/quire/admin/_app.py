@@ -338,14 +338,21 @@ def _degraded(tree: Tree) -> list[str]:
     return found
 
 
-async def json_of(request: Request) -> dict[str, Any]:
-    """Returns the object in the body of a request. An empty body is an empty object. Raises `HTTPError`."""
+async def members_of(request: Request, known: Sequence[str]) -> dict[str, Any]:
+    """Returns the object in the body of a request. An empty body is an empty object.
+
+    Raises `HTTPError`, also for a member that is not `known`: a filter whose name is misspelled would
+    change all messages.
+    """
     try:
         body = json.loads(await request.body() or b"{}")
     except (ValueError, RecursionError):
         raise bad_value("the body is not JSON") from None
     if not isinstance(body, dict):
         raise bad_value("the body is not an object")
+    if unknown := sorted(body.keys() - set(known)):
+        hint = f"the request takes {', '.join(known) or 'no members'}"
+        raise bad_value(f"the body has an unknown member {unknown[0]!r}", hint)
     return body
 
 

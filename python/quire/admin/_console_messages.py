@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from quire._errors import QuireError
 from quire._message import Message
 from quire._units import seconds
-from quire.admin._app import AdminApp, json_of, text_of
+from quire.admin._app import AdminApp, members_of, text_of
 from quire.admin._clients import Clients, address_of, refusal
 from quire.admin._console_stream import stream
 from quire.admin._errors import bad_value
@@ -90,7 +90,7 @@ class MessageRoutes:
         return JSONResponse({"messages": found})
 
     async def _publish(self, request: Request) -> Response:
-        body = await json_of(request)
+        body = await members_of(request, ("topic", "data", "sow_key", "correlation_id"))
         topic, data = text_of(body, "topic"), body.get("data")
         if not isinstance(data, str):
             raise bad_value("data: it is required, and is a text")

@@ -17,7 +17,7 @@ from quire._errors import ConfigError, QuireError
 from quire._units import seconds
 from quire.actions._steps import dump_stacks
 from quire.admin import _nodes
-from quire.admin._app import AdminApp, json_of
+from quire.admin._app import AdminApp, members_of
 from quire.admin._errors import HTTPError, bad_value
 from quire.admin._user_requests import LISTED
 from quire.config._logging import LEVELS
@@ -119,7 +119,7 @@ class Requests:
         else:
             raise _nodes.not_found("/".join(["administrator", *parts]))
         self._app.require(request, "admin", action.resource)
-        members = await _members(request, action)
+        members = await members_of(request, action.members)
         loop = asyncio.get_running_loop()
         try:
             return JSONResponse(await loop.run_in_executor(None, action.act, id, members))
@@ -147,12 +147,9 @@ class Requests:
             raise _nodes.not_found(f"administrator/actions/{path}")
         self._app.require(request, "admin", "/quire/server")
         required, optional = paths[path]
-        members = await json_of(request)
+        members = await members_of(request, (*required, *optional))
         if missing := [name for name in required if members.get(name) is None]:
             raise bad_value(f"the body needs the member {missing[0]!r}")
-        if unknown := sorted(members.keys() - {*required, *optional}):
-            known = ", ".join([*required, *optional]) or "no members"
-            raise bad_value(f"the body has an unknown member {unknown[0]!r}", f"the request takes {known}")
         loop = asyncio.get_running_loop()
         return JSONResponse({"runs": await loop.run_in_executor(None, actions.request, path, members)})
 
@@ -250,12 +247,3 @@ def _begins(path: tuple[str | None, ...], parts: list[str]) -> bool:
     return len(parts) <= len(path) and all(
         part is None or part == given for part, given in zip(path, parts, strict=False)
     )
-
-
-async def _members(request: Request, action: Action) -> dict[str, Any]:
-    """The members of the body of a request."""
-    members = await json_of(request)
-    if unknown := sorted(members.keys() - set(action.members)):
-        known = ", ".join(action.members) or "no members"
-        raise bad_value(f"the body has an unknown member {unknown[0]!r}", f"the request takes {known}")
-    return members

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from quire._errors import QuireError
-from quire.admin._app import AdminApp, json_of
+from quire.admin._app import AdminApp, members_of
 from quire.admin._clients import Clients, address_of, refusal
 from quire.admin._errors import bad_value
 from quire.client._redrive import purge, redrive
@@ -20,12 +20,17 @@ from quire.client._redrive import purge, redrive
 _THREADS: Final = 2
 
 
+#: The members of the bodies of the requests.
+_PURGE: Final = ("confirm", "filter")
+_REDRIVE: Final = ("to", "filter")
+_DELETE: Final = ("filter",)
+
 #: The paths of the requests below `/quire/administrator`, the members of their bodies, and their
 #: rights.
 LISTED: Final = (
-    (("queues", None, "purge"), ("confirm", "filter"), "admin on the queue"),
-    (("queues", None, "redrive"), ("to", "filter"), "admin on the queue"),
-    (("last_values", None, "delete"), ("filter",), "admin on the topic"),
+    (("queues", None, "purge"), _PURGE, "admin on the queue"),
+    (("queues", None, "redrive"), _REDRIVE, "admin on the queue"),
+    (("last_values", None, "delete"), _DELETE, "admin on the topic"),
 )
 
 
@@ -50,7 +55,7 @@ class UserRequests:
     async def _purge(self, request: Request) -> Response:
         name = request.path_params["name"]
         self._app.require(request, "admin", name)
-        body = await json_of(request)
+        body = await members_of(request, _PURGE)
         if body.get("confirm") != name:
             raise bad_value("confirm: it must be the name of the queue", f'send {{"confirm": "{name}"}}')
         filter = body.get("filter") or None
@@ -67,7 +72,7 @@ class UserRequests:
     async def _redrive(self, request: Request) -> Response:
         name = request.path_params["name"]
         self._app.require(request, "admin", name)
-        body = await json_of(request)
+        body = await members_of(request, _REDRIVE)
         to, filter = body.get("to"), body.get("filter") or None
         if not all(each is None or isinstance(each, str) for each in (to, filter)):
             raise bad_value("to, filter: they are texts")
@@ -89,7 +94,7 @@ class UserRequests:
     async def _delete(self, request: Request) -> Response:
         name = request.path_params["name"]
         self._app.require(request, "admin", name)
-        filter = (await json_of(request)).get("filter")
+        filter = (await members_of(request, _DELETE)).get("filter")
         if not isinstance(filter, str) or not filter:
             raise bad_value("filter: it is required, and is a text", "1 = 1 matches every record")
         try:
