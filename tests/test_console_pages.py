@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,22 +65,25 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[TestServer]:
     """A server with something on each page."""
-    with (
-        quire.testing.server(
-            tmp_path,
-            name="plant",
-            admin={"address": "127.0.0.1:0", "interval": "1s"},
-            queue=QUEUES,
-            sow_topic={"name": "aircraft", "message_type": "json", "key": ["/tail"]},
-            replication={"destination": LISBON},
-            action={
-                "name": "sweep",
-                "on": {"admin": {"path": "sweep", "required": ["AGE"]}},
-                "do": [{"if": "/AGE = '1d'"}, {"publish": {"topic": "swept", "data": "{{AGE:json}}"}}],
-            },
-        ) as server,
-        quire.Client(server.url, name="gateway") as client,
-    ):
+    with ExitStack() as stack:
+        server = stack.enter_context(
+            quire.testing.server(
+                tmp_path,
+                name="plant",
+                admin={"address": "127.0.0.1:0", "interval": "1s"},
+                queue=QUEUES,
+                sow_topic={"name": "aircraft", "message_type": "json", "key": ["/tail"]},
+                replication={"destination": LISBON},
+                action={
+                    "name": "sweep",
+                    "on": {"admin": {"path": "sweep", "required": ["AGE"]}},
+                    "do": [{"if": "/AGE = '1d'"}, {"publish": {"topic": "swept", "data": "{{AGE:json}}"}}],
+                },
+            )
+        )
+        # A new instance waits for Lisbon, which never answers.
+        server.replication.admit()
+        client = stack.enter_context(quire.Client(server.url, name="gateway"))
         for number in range(5):
             client.publish("orders", {"id": number, "price": number * 100})
         client.publish("aircraft", {"tail": "N1", "height": 1000})
